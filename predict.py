@@ -20,7 +20,7 @@ from detalbert.command import Parser, existing_file, explain_missing, refuse_fir
 if __name__ == "__main__":
     explain_missing("predict.py")
 
-from detalbert.errors import UserError
+from detalbert.errors import UserError, as_raised
 from detalbert.processes import end_on_signals
 
 if __name__ == "__main__":
@@ -87,8 +87,6 @@ def _threads(text: str) -> int | str:
 if __name__ == "__main__":
     refuse_first("predict.py", lambda: parse_arguments(None))
 
-import torch
-
 from detalbert.engine.cpu import set_threads
 from detalbert.escapes import escape_controls, json_line
 from detalbert.inference.file_questions import Questions
@@ -96,9 +94,9 @@ from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import UNCALIBRATED_LINE, check_folder, predict, score_table
 from detalbert.inference.reply import ask, check_text, read_context, show
-from detalbert.log import exit_with, fail, start_logging
+from detalbert.log import exit_with, fail, rank, start_logging
 from detalbert.training.display import quiet_libraries
-from detalbert.training.model_kind import ANSWERING, LANGUAGE, check_mode
+from detalbert.training.workload import ANSWERING, LANGUAGE, check_mode
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -108,13 +106,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         run(parse_arguments(argv))
         return 0
-    except UserError as error:
-        if error.on_all_ranks and os.environ.get("RANK", "0") != "0":
-            return error.status  # rank 0 prints it
-        return fail("predict.py", error)
-    except torch.OutOfMemoryError:
-        cure = "CUDA_VISIBLE_DEVICES= runs on the CPU"
-        return fail("predict.py", UserError("the GPU's memory is full", cure=cure))
+    except Exception as error:
+        user_error = as_raised(error)
+        if user_error is None:
+            raise
+        if user_error.on_all_ranks and rank() != 0:
+            return user_error.status  # rank 0 prints it
+        return fail("predict.py", user_error)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -15,6 +15,9 @@ from detalbert import __version__
 from detalbert.errors import UserError, as_raised
 from detalbert.log import fail
 
+# In the head of every page that a command writes.
+PAGE_MARK = b'<meta name="generator" content="detalbert">'
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises UserError in place of printing its usage."""
@@ -35,6 +38,20 @@ def existing_file(text: str) -> Path:
     if os.path.isdir(text) or not os.path.exists(text):
         raise UserError("no such file", key=text, cure="name one that is there")
     return Path(text)
+
+
+def page_file(text: str) -> Path:
+    """Return the path that a flag names for a page. Raises UserError if another file is there."""
+    path = Path(text)
+    check_page(path, cure="give another file")
+    return path
+
+
+def check_page(path: Path, cure: str) -> None:
+    """Raise UserError if there is anything at `path` but a page of ours."""
+    if path.exists() and not (path.is_file() and PAGE_MARK in path.read_bytes()[:1000]):
+        problem = "it would be replaced, and this command did not write it"
+        raise UserError(problem, key=str(path), cure=cure)
 
 
 def refuse_first(command: str, check: Callable[[], object]) -> None:

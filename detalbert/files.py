@@ -12,26 +12,27 @@ old, and where a file system has no locks, leftovers stay.
 import contextlib
 import fcntl
 import glob
+import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import filelock
 
 from detalbert.errors import UserError, first_line
-from detalbert.sums import find_change, write_sums
+from detalbert.sums import checksum, find_change, write_sums
 
-# (path, binary=False) -> an open file, of `whole_files`.
-OpenFile = Callable[..., Any]
 CACHE_CURE = "free space, or set data.cache_dir"
 # Seconds without a lock before a line says so.
 PATIENCE = 10.0
 log = logging.getLogger(__name__)
 _MARK = ".detalbert-tmp-"
+OWN = ".written.json"  # sums of the files that `write_own` wrote in its folder
 # What this process is writing.
 _temporaries: set[Path] = set()
 
@@ -51,24 +52,46 @@ def whole_file(path: Path, binary: bool = False) -> Iterator[Any]:
         os.replace(temporary, path)
 
 
-@contextlib.contextmanager
-def whole_files() -> Iterator[OpenFile]:
-    """Yield a function that opens a file as `whole_file` does, for several that belong together: an
-    error while they are written changes none.
+def write_own(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files of `folder` by name, whole, and note them as ours. An error while they are
+    written changes none. Raises OSError if writing fails.
     """
-    files = []
+    own = _own_sums(folder)
     with contextlib.ExitStack() as stack:
-
-        def open_file(path: Path, binary: bool = False) -> Any:
-            file = stack.enter_context(whole_file(path, binary))
+        files = []
+        for name, text in texts.items():
+            file = stack.enter_context(whole_file(folder / name))
+            file.write(text)
             files.append(file)
-            return file
 
-        yield open_file
+            # A kill leaves the old content or the new: both are ours.
+            sums = {hashlib.sha256(text.encode()).hexdigest()}
+            if (folder / name).exists():
+                sums.add(checksum(folder / name))
+            own[name] = sorted(sums)
         # What does not fit on the disk fails here, before the first is renamed.
         for file in files:
             file.flush()
             os.fsync(file.fileno())
+        write_json(folder / OWN, own)
+
+
+def check_own(folder: Path, names: Iterable[str], cure: str) -> None:
+    """Raise UserError for the first of these files of `folder` that `write_own` did not write."""
+    own = _own_sums(folder)
+    for path in (folder / name for name in names):
+        if os.path.lexists(path) and not (path.is_file() and checksum(path) in own[path.name]):
+            problem = "it would be replaced, and this command did not write it as it is"
+            raise UserError(problem, key=str(path), cure=cure)
+
+
+def _own_sums(folder: Path) -> dict[str, list[str]]:
+    """Return the SHA-256 sums that each of our files in `folder` may have, by its name."""
+    own: dict[str, list[str]] = defaultdict(list)
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        for name, sums in json.loads((folder / OWN).read_text()).items():
+            own[name] = list(sums)
+    return own
 
 
 @contextlib.contextmanager

@@ -17,13 +17,17 @@ from hypothesis import strategies as st
 
 from detalbert import files
 from detalbert.errors import UserError
-from detalbert.files import cached_folder, whole_file, whole_folder
+from detalbert.files import cached_folder, check_own, whole_file, whole_folder, write_own
 from tests.conftest import max_examples
 
 
 def write_file(path: Path, content: str) -> None:
     with whole_file(path) as file:
         file.write(content)
+
+
+def write_noted(path: Path, content: str) -> None:
+    write_own(path.parent, {path.name: content})
 
 
 def write_folder(path: Path, content: str) -> None:
@@ -65,7 +69,10 @@ def run_until(line: int, work: Callable[[], object], killed: bool) -> bool:
     return True
 
 
-@pytest.mark.parametrize("write", [write_file, write_folder, write_cached])
+HIDDEN = {".target.lock", ".written.json"}
+
+
+@pytest.mark.parametrize("write", [write_file, write_noted, write_folder, write_cached])
 def test_a_kill_at_any_line_leaves_the_old_or_the_new(write, tmp_path, monkeypatch, fork):
     """And the next one to write the same leaves nothing else."""
     monkeypatch.setattr(os, "fsync", lambda file: None)  # slow, and no matter here
@@ -82,11 +89,29 @@ def test_a_kill_at_any_line_leaves_the_old_or_the_new(write, tmp_path, monkeypat
         assert not target.exists() or read(target) in ("old", "new")
         work()
         assert read(target) == "new"
-        assert {path.name for path in tmp_path.iterdir()} <= {"target", ".target.lock"}
+        assert {path.name for path in tmp_path.iterdir()} <= {"target", *HIDDEN}
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
     assert 10 < line < 299
+
+
+@pytest.mark.parametrize("record", ["", "[]", "5", '{"mine": 5}', "{"])
+def test_only_what_we_wrote_is_replaced(record, tmp_path):
+    """Not a file of one of our names, nor one of ours that was edited; whatever the record says."""
+    write_own(tmp_path, {"ours": "1", "mine": "1"})
+    (tmp_path / "mine").write_text("edited")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
+    if record:
+        (tmp_path / ".written.json").write_text(record)
+    foreign = {"mine", "folder", "link"} | ({"ours"} if record else set())
+    for name in ("ours", "mine", "folder", "link", "new"):
+        if name not in foreign:
+            check_own(tmp_path, [name], cure="")
+            continue
+        with pytest.raises(UserError, match=f"{name}: it would be replaced.*; move it away"):
+            check_own(tmp_path, ["new", name], cure="move it away")
 
 
 @pytest.mark.parametrize("write", [write_file, write_folder])

@@ -10,14 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import torch
 
-from detalbert.engine.evaluation import evaluate_row
-from detalbert.engine.rows import CHUNK, SquadRow, pack_rows, validation_rows
-from detalbert.engine.token_budget import ON_A_CPU
+from detalbert.engine.forward import evaluate_row
+from detalbert.engine.rows import CHUNK, CPU_TOKENS, SquadRow, pack_rows, validation_rows
 from detalbert.inference.model import Trained
-from detalbert.settings.hparams import HParams
 from detalbert.squad.answers import NBestEntry, merge_answers, n_best_list
 from detalbert.squad.calibration import calibrated
 from detalbert.squad.decoding import Candidates
@@ -34,7 +31,6 @@ class Answered(NamedTuple):
     null_odds: dict[str, float]
     spans: dict[str, str]  # the best span's text, also where "no answer" is the answer
     n_best: dict[str, list[NBestEntry]]  # as `n_best_list` gives it
-    losses: np.ndarray  # fp32 [windows of questions whose answers are known], in window order
 
 
 def join(chunks: Sequence[Answered]) -> Answered:
@@ -45,7 +41,6 @@ def join(chunks: Sequence[Answered]) -> Answered:
         null_odds=_union(chunk.null_odds for chunk in chunks),
         spans=_union(chunk.spans for chunk in chunks),
         n_best=_union(chunk.n_best for chunk in chunks),
-        losses=np.concatenate([chunk.losses for chunk in chunks]),
     )
 
 
@@ -57,11 +52,6 @@ class _Chunk(NamedTuple):
     examples: list[Example]
     windows: Windows
     rows: list[SquadRow]
-
-    @property
-    def is_labelled(self) -> np.ndarray:
-        """Mask of the questions whose answers are known, bool [examples]."""
-        return np.array([example.answers is not None for example in self.examples])
 
 
 def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> Iterator[Answered]:
@@ -89,19 +79,13 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
         while chunk is not None:
             # The model runs on this chunk; one thread encodes the next, one merges the last.
             encoding = ahead.submit(encode_next)
-            spans, losses = evaluate_windows(trained, chunk)
+            spans = evaluate_windows(trained, chunk)
             if merging is not None:
                 yield merging.result()
-            merging = behind.submit(merge_chunk, trained, chunk, spans, losses, threshold)
+            merging = behind.submit(merge_chunk, trained, chunk, spans, threshold)
             chunk = encoding.result()
         if merging is not None:
             yield merging.result()
-
-
-def max_row_tokens(hparams: HParams) -> int:
-    """Return the most tokens of a row; the budget `auto` is for training, which needs a GPU's."""
-    budget = hparams.max_tokens_per_forward
-    return ON_A_CPU if budget == "auto" else budget
 
 
 def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
@@ -115,7 +99,9 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
         max_query_length=None,  # no question is cut
     )
     # Windows of similar lengths share a row; which do depends on the chunk alone.
-    max_tokens = max_row_tokens(hparams)
+    max_tokens = hparams.max_tokens_per_forward
+    if max_tokens == "auto":  # which is for training
+        max_tokens = CPU_TOKENS
     padded = trained.forward.padded
     rows: list[SquadRow] = []
     for numbers in validation_rows(windows.lengths, windows.example_index, max_tokens):
@@ -124,26 +110,17 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
 
 
 @torch.no_grad()
-def evaluate_windows(trained: Trained, chunk: _Chunk) -> tuple[list[Candidates], np.ndarray]:
-    """Run the model on all rows of a chunk.
-
-    Returns:
-        The best spans of all windows, and their losses, fp32 [windows], both in row order; losses
-        are [0] if no answer is known.
-    """
-    # Losses cost a softmax over every window: without a known answer there are none.
-    labelled = bool(chunk.is_labelled.any())
+def evaluate_windows(trained: Trained, chunk: _Chunk) -> list[Candidates]:
+    """Run the model on all rows of a chunk; return the best spans of their windows, by row."""
     spans = []
-    losses = [np.empty(0, dtype=np.float32)]
     for row in chunk.rows:
-        row_spans, row_losses = evaluate_row(trained.forward, row, trained.hparams, labelled)
+        row_spans, _ = evaluate_row(trained.forward, row, trained.hparams, labelled=False)
         spans.append(row_spans)
-        losses.append(row_losses.float().cpu().numpy())
-    return spans, np.concatenate(losses)
+    return spans
 
 
 def merge_chunk(
-    trained: Trained, chunk: _Chunk, spans: list[Candidates], losses: np.ndarray, threshold: float
+    trained: Trained, chunk: _Chunk, spans: list[Candidates], threshold: float
 ) -> Answered:
     """Merge the best spans of a chunk's windows, as `evaluate_windows` returns them, to answers."""
     examples, windows, _ = chunk
@@ -151,19 +128,11 @@ def merge_chunk(
 
     # Slope and offset that a validation fitted turn the probabilities into calibrated ones.
     best = n_best_list(examples, windows, spans, n_best_size=trained.hparams.n_best_size)
-    n_best: dict[str, list[NBestEntry]] = {}
-    for name, entries in best.items():
-        n_best[name] = calibrated(entries, trained.scores)
-
-    # Losses come in row order: sort them by window, and keep those of labelled questions.
-    if len(losses):
-        order = np.argsort(np.concatenate([row.windows for row in spans]))
-        losses = losses[order][chunk.is_labelled[windows.example_index]]
+    n_best = {name: calibrated(entries, trained.scores) for name, entries in best.items()}
     return Answered(
         examples=examples,
         predictions=answers.predictions,
         null_odds=answers.null_odds,
         spans=answers.spans,
         n_best=n_best,
-        losses=losses,
     )

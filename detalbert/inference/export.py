@@ -7,18 +7,14 @@ reads again. It names no path of this machine and holds no login, as such folder
 
 import contextlib
 import dataclasses
-import functools
 import json
-import operator
-import platform
 from collections.abc import Iterator, Mapping
 from functools import partial
-from importlib import metadata
 from pathlib import Path, PurePath
 from string import Template
 from typing import Any
 
-import yaml
+from huggingface_hub import ModelCardData
 from transformers import PreTrainedModel
 
 from detalbert.errors import UserError, as_user_error, first_line
@@ -31,25 +27,7 @@ from detalbert.sums import Json, write_sums
 
 README = "README.md"  # the model card: the one file that may be edited
 CARD = Path(__file__).with_name("card.md")
-PACKAGES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "determined",
-)
 FROM_SCRATCH = "random weights"
-# Names under which transformers 4.57 reads values of `rope_parameters`, by model type; others have
-# rope_theta. Of each name the keys of the value.
-_OLDER_ROPE: dict[str, dict[str, tuple[str, ...]]] = {
-    "gpt_neox": {
-        "rotary_emb_base": ("rope_theta",),
-        "rotary_pct": ("partial_rotary_factor",),
-    },
-    "modernbert": {
-        "global_rope_theta": ("full_attention", "rope_theta"),
-        "local_rope_theta": ("sliding_attention", "rope_theta"),
-    },
-}
 
 
 def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
@@ -129,16 +107,18 @@ def _add_older_names(folder: Path) -> None:
         write_json(file, {**tokenizer, "tokenizer_class": "PreTrainedTokenizerFast"})
     file = folder / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
+    # Without these names 4.57 would take its defaults, silently.
     rope = config.get("rope_parameters") or {}
-    if config["model_type"] in _OLDER_ROPE:
-        for name, keys in _OLDER_ROPE[config["model_type"]].items():
-            config[name] = functools.reduce(operator.getitem, keys, rope)
+    if config["model_type"] == "modernbert":
+        config["global_rope_theta"] = rope["full_attention"]["rope_theta"]
+        config["local_rope_theta"] = rope["sliding_attention"]["rope_theta"]
     elif "rope_theta" in rope:
-        # Without this name 4.57 would take 10,000, silently.
         config["rope_theta"] = rope["rope_theta"]
+        if config["model_type"] == "gpt_neox":
+            config["rotary_emb_base"] = rope["rope_theta"]
+            config["rotary_pct"] = rope["partial_rotary_factor"]
         if rope["rope_type"] != "default":
-            scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
-            config["rope_scaling"] = scaling
+            config["rope_scaling"] = {key: rope[key] for key in rope if key != "rope_theta"}
     write_json(file, config)
 
 
@@ -157,8 +137,6 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
     # The template names single hyperparameters, and has a table of all but the model's config.
     values = {key: shown_value(value) for key, value in hparams.items()}
     del hparams["model_config"]
-    versions = {"python": platform.python_version()}
-    versions |= {name: metadata.version(name) for name in PACKAGES}
     values |= {
         "front": _front_matter(base, data, license_id),
         "license": license_id,
@@ -171,7 +149,6 @@ def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) 
         "data": markdown_table(data) if data else "Not recorded.",
         "scores": markdown_table(trained.scores) if trained.scores else "Not validated.",
         "hyperparameters": markdown_table(hparams),
-        "versions": markdown_table(versions),
     }
     return Template(template.read_text(encoding="utf-8")).substitute(values)
 
@@ -180,14 +157,14 @@ def _front_matter(base: str, data: Json, license_id: str) -> str:
     """Return what the hub reads of a card, as YAML: the license and, of the hub, the base model;
     a data set if it is an official one.
     """
-    front: Json = {"license": license_id}
     # The hub links a base model, which a folder cannot be.
-    is_local = PurePath(base).is_absolute() or base.startswith((".", "embedded/"))
-    if base != FROM_SCRATCH and not is_local:
-        front["base_model"], _ = split_revision(base)
-    if data.get("train") in OFFICIAL_SHA256:
-        front["datasets"] = ["rajpurkar/squad_v2"]
-    return yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
+    is_local = PurePath(base).is_absolute() or base.startswith((".", "embedded/", FROM_SCRATCH))
+    front = ModelCardData(
+        license=license_id,
+        base_model=None if is_local else split_revision(base)[0],
+        datasets="rajpurkar/squad_v2" if data.get("train") in OFFICIAL_SHA256 else None,
+    )
+    return front.to_yaml() + "\n"
 
 
 def markdown_table(values: Mapping[str, object]) -> str:

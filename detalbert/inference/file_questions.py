@@ -16,16 +16,11 @@ from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.hparams import DataConfig, parse_data_config
 from detalbert.settings.values import Config
 from detalbert.squad.questions import LeftOut, read_examples
-from detalbert.squad.sources import OFFICIAL_SHA256, Reading, open_source
+from detalbert.squad.sources import open_split
 from detalbert.squad.windows import Example
 
 # Keys of `data:` that --set may change: they say how a file is read.
-CHANGEABLE = (
-    "columns",
-    "no_answer",
-    "sheet",
-    "skip_invalid",
-)
+CHANGEABLE = "data.columns", "data.no_answer", "data.sheet", "data.skip_invalid"
 log = logging.getLogger(__name__)
 
 
@@ -47,9 +42,8 @@ class Questions:
         self.config = _parse_config(trained.data, data, changes)
         self.left_out: list[LeftOut] = []  # complete at the end
         self.cells: dict[str, Row] = {}  # rows of a table by id, until their answers are written
-        cache_dir = Path(self.config.cache_dir)
         with _naming_flag():
-            self.source = open_source(data, "validation", cache_dir, _reading(self.config))
+            self.source = open_split(self.config, "validation")
 
     def __iter__(self) -> Iterator[Example]:
         """Yield the questions.
@@ -79,27 +73,19 @@ def _parse_config(trained: Config, data: str, changes: Sequence[str]) -> DataCon
     """Return the model's own `data:` with `data` to be read, and changed by texts of `--set`."""
     changed: Config = {}
     apply_overrides(changed, changes)
-    own = changed.pop("data", {})
-    others = [*changed, *(f"data.{key}" for key in own if key not in CHANGEABLE)]
-    if others:
-        keys = ", ".join(f"data.{key}" for key in CHANGEABLE)
-        raise UserError("not read here", key=f"--set {others[0]}", cure=f"set {keys}")
+    for change in changes:
+        key = ".".join(change.partition("=")[0].split(".")[:2])
+        if key not in CHANGEABLE:
+            raise UserError(
+                "not read here", key=f"--set {key}", cure=f"set {', '.join(CHANGEABLE)}"
+            )
     # `train` is required, and a model of another make has none.
     read_alone = {
         "validation": data,
         "validation_fraction": None,
         "sheet": None,
     }
-    return parse_data_config({"train": data, **trained, **read_alone, **own})
-
-
-def _reading(config: DataConfig) -> Reading:
-    return Reading(
-        columns=config.columns or {},
-        sheet=config.sheet,
-        no_answer=tuple(config.no_answer or ()),
-        fraction=config.validation_fraction,
-    )
+    return parse_data_config({"train": data, **trained, **read_alone, **changed.get("data", {})})
 
 
 @contextlib.contextmanager
@@ -124,12 +110,11 @@ class TrainingQuestions:
             return
         config = parse_data_config(data)
         name = config.train
-        cached = Path(config.cache_dir, name.removesuffix(".json"), name)
-        is_cached = name in OFFICIAL_SHA256 and cached.exists()
-        if not (name == "generated" or Path(name).exists() or is_cached):
+        official = Path(config.cache_dir, name.removesuffix(".json"), name)
+        if not (name == "generated" or Path(name).exists() or official.exists()):
             log.info("which questions were trained on is not known: no %s here", name)
             return
-        source = open_source(name, "train", Path(config.cache_dir), _reading(config))
+        source = open_split(config, "train")
         examples = read_examples(source, answers_needed=False, left_out=[])
         self.hashes = {_hash(example) for example in examples}
 

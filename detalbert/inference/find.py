@@ -22,11 +22,9 @@ from detalbert.files import cached_folder, write_json
 from detalbert.hub import STATE_DICT
 from detalbert.redact import masked
 from detalbert.sums import Json, find_change
+from detalbert.training.folder import list_checkpoints, read_metrics
 from detalbert.training.manifest import find_damage
-from detalbert.training.metrics_file import read_metrics
-from detalbert.training.model_kind import ENCODER, LANGUAGE, find_kind
-from detalbert.training.table import TABLE
-from detalbert.training.timeline import list_checkpoints
+from detalbert.training.workload import is_sharded
 
 if TYPE_CHECKING:  # its import takes a second, and most names need no cluster
     from determined.experimental import client
@@ -89,12 +87,13 @@ def find(name: str) -> Path:
     if not folder.is_dir():
         raise UserError("no such folder", key=key, cure=f"give {PLACES}")
     # Files of a checkpoint, of a sharded one, and of a model folder of transformers.
-    if any((folder / mark).is_file() for mark in (STATE_DICT, TABLE, "config.json")):
+    is_model = any((folder / mark).is_file() for mark in (STATE_DICT, "config.json"))
+    if is_model or is_sharded(folder):
         return folder
     if (folder / "checkpoints").is_dir():
         return _best_of_run(folder)
     raise UserError(
-        f"neither a checkpoint ({STATE_DICT} or {TABLE}) nor a run's output directory "
+        f"neither a checkpoint ({STATE_DICT} or shard-*.safetensors) nor a run's output directory "
         "(checkpoints/) nor a model folder (config.json)",
         key=key,
     )
@@ -105,8 +104,7 @@ def _best_of_run(folder: Path) -> Path:
     it is, the newest complete one, with a warning.
     """
     checkpoints = dict(list_checkpoints(folder / "checkpoints"))
-    metrics = read_metrics(folder) or {}
-    best = (metrics.get("best") or {}).get("steps")
+    best = ((read_metrics(folder) or {}).get("best") or {}).get("steps")
     if best in checkpoints:
         return checkpoints[best]
     # Validations may be more frequent than checkpoints.
@@ -212,9 +210,9 @@ def _download(checkpoint: "client.Checkpoint") -> Path:
     def build(folder: Path) -> None:
         log.info("fetching checkpoint %s", checkpoint.uuid)
         checkpoint.download(str(folder))
-        # Checkpoints that answer questions have their scores with them; others get them.
-        if find_kind(folder) in (LANGUAGE, ENCODER) and checkpoint.training is not None:
-            training = checkpoint.training
+        # Only checkpoints that answer questions have their scores with them.
+        training = checkpoint.training
+        if training is not None:
             experiment = {
                 "hyperparameters": training.hparams,
                 "data": masked(training.experiment_config.get("data") or {}),
@@ -232,8 +230,6 @@ def _client_error(key: str, error: Exception) -> UserError:
     """
     from determined.common.api import errors
 
-    if isinstance(error, errors.NotFoundException):
-        return UserError("the master knows no such thing", key=key, cure="give another")
     if isinstance(error, errors.UnauthenticatedException):
         return UserError("not logged in to the master", key=key, cure="run `det user login`")
     problem = f"not fetched: {first_line(error)}"

@@ -5,6 +5,7 @@ is the same `Trained`, whose forward pass is the one of training and validation:
 the same logits everywhere, at the price of a model that only this package can call.
 """
 
+import contextlib
 import json
 import math
 from functools import partial
@@ -22,13 +23,11 @@ from transformers import (
 )
 
 from detalbert.engine import determinism
-from detalbert.engine.finite import check_finite_weights, is_usable
 from detalbert.engine.forward import Forward
+from detalbert.engine.inputs import attention_of, follow_tokenizer, pack_or_pad, positions
 from detalbert.engine.models import check_vocabulary, lacks_tokenizer, load_weights
-from detalbert.engine.padded import attention_of, pack_or_pad, positions
 from detalbert.engine.rows import ReadLogits, Row
-from detalbert.engine.safe_load import read_config, read_weights
-from detalbert.engine.segments import follow_tokenizer
+from detalbert.engine.safe_load import check_finite_weights, is_usable, read_config, read_weights
 from detalbert.errors import NotFinite, UserError, as_user_error, first_line
 from detalbert.hub import PRETRAINED, STATE_DICT, find_local
 from detalbert.inference.find import EXPERIMENT, find, read_json
@@ -36,10 +35,9 @@ from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.settings.sections import Section, parse_section, strict_dataclass
 from detalbert.squad.calibration import is_calibrated
 from detalbert.sums import Json
-from detalbert.training.folder import SCORES
+from detalbert.training.folder import SCORES, read_metrics
 from detalbert.training.manifest import MANIFEST, find_fault
-from detalbert.training.metrics_file import read_metrics
-from detalbert.training.model_kind import check_mode
+from detalbert.training.workload import check_mode
 
 SETTINGS = "question_answering.json"  # in an exported folder: what is no part of a library config
 
@@ -72,20 +70,18 @@ class Trained(NamedTuple):
         return is_calibrated(self.scores)
 
 
-def load_model(name: str, device: torch.device | None = None) -> Trained:
-    """Load a model that answers questions.
+def load_model(name: str) -> Trained:
+    """Load a model that answers questions, onto the current GPU if there is one.
 
     Args:
         name: what `find` accepts.
-        device: where the model runs; default: a GPU if there is one.
 
     Raises:
         UserError: the model answers no questions, does not load, or has odd settings.
     """
     # Before anything is computed: the same kernels as in training.
     determinism.choose_exact_kernels()
-    if device is None:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = find(name)
     check_mode("data", folder)  # in a trial, too
     is_checkpoint = (folder / STATE_DICT).is_file()
@@ -252,16 +248,10 @@ def choose_threshold(trained: Trained, wanted: str | None = None) -> float:
     """
     if wanted is None:
         return trained.hparams.null_score_diff_threshold
-    key = f"--threshold {wanted}"
-    if wanted == "best":
-        if "best_f1_thresh" not in trained.scores:
-            problem = "no validation is recorded with this checkpoint"
-            raise UserError(problem, key=key, cure="give a number")
-        return float(trained.scores["best_f1_thresh"])
-    try:
-        threshold = float(wanted)
-    except ValueError:
-        threshold = math.nan
+    threshold = math.nan
+    with contextlib.suppress(ValueError, KeyError):
+        threshold = float(trained.scores["best_f1_thresh"] if wanted == "best" else wanted)
     if not math.isfinite(threshold):
-        raise UserError("give a number or best", key=key)
+        cure = "give a number, or best if a validation is recorded with the model"
+        raise UserError("no threshold", key=f"--threshold {wanted}", cure=cure)
     return threshold

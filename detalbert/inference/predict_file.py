@@ -5,17 +5,16 @@ files of one set of answers: a fault in the last row leaves nothing behind.
 """
 
 import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TextIO
-
-import numpy as np
+from typing import NamedTuple
 
 from detalbert.errors import UserError
 from detalbert.escapes import csv_cell
-from detalbert.files import whole_files, writing
+from detalbert.files import check_own, write_own, writing
 from detalbert.hub import STATE_DICT
 from detalbert.inference.answering import Answered, answer, join
 from detalbert.inference.file_questions import Questions, TrainingQuestions
@@ -25,9 +24,7 @@ from detalbert.squad.calibration import given
 from detalbert.squad.error_groups import find_group
 from detalbert.squad.metrics import score
 from detalbert.squad.windows import Example
-from detalbert.training.folder import ELSEWHERE, claim_folder
-from detalbert.training.manifest import MANIFEST
-from detalbert.training.metrics_file import METRICS_FILE
+from detalbert.training.folder import ELSEWHERE, METRICS_FILE, claim_folder
 
 PREDICTIONS = "predictions.json"
 NULL_ODDS = "null_odds.json"
@@ -40,6 +37,7 @@ WRITTEN = (
     TABLE,
     METRICS_FILE,
 )
+CURE = "move it away, or give another --output-dir"
 UNCALIBRATED_LINE = (
     "uncalibrated: no validation shows that these probabilities hold; they only rank answers"
 )
@@ -84,26 +82,15 @@ def predict(trained: Trained, questions: Questions, folder: Path, threshold: flo
 
 
 def check_folder(folder: Path, data: str) -> None:
-    """Raise UserError if a prediction into `folder` would replace what no prediction wrote.
-
-    A folder of answers has the lock file of `claim_folder`, and nothing of a run.
+    """Raise UserError if a prediction into `folder` would replace what no prediction wrote, or the
+    questions in `data`, or mix with the files of a run.
     """
     key = f"--output-dir {folder}"
-    marks = (
-        "checkpoints",
-        "config.yaml",
-        "step-*",
-        MANIFEST,
-        STATE_DICT,
-    )
-    if any(any(folder.glob(mark)) for mark in marks):
-        problem = "a run's folder, its predictions and metrics would be replaced"
-        raise UserError(problem, key=key, cure="give another")
-    is_own = (folder / ".lock").exists()
-    for path in (folder / name for name in WRITTEN):
-        if path.exists() and not (is_own and path.absolute() != Path(data).absolute()):
-            problem = f"predict.py did not write its {path.name}"
-            raise UserError(problem, key=key, cure="give another")
+    if (folder / "checkpoints").exists() or (folder / STATE_DICT).exists():
+        raise UserError("a run's folder", key=key, cure="give another")
+    if Path(data).name in WRITTEN and Path(data).absolute().parent == folder.absolute():
+        raise UserError(f"--data {data} would be replaced", key=key, cure="give another")
+    check_own(folder, WRITTEN, CURE)
 
 
 def write_answers(
@@ -118,15 +105,17 @@ def write_answers(
     training = TrainingQuestions(questions.trained.data)
     metrics = score_answers(answers, training, threshold)
     errors = {example.id: _error_of(example, answers) for example in answers.examples}
+    texts = {
+        PREDICTIONS: _format_mapping(answers.predictions),
+        NULL_ODDS: _format_mapping(answers.null_odds),
+        N_BEST: _format_mapping(answers.n_best),
+        TABLE: _format_table(answers, questions, training, errors),
+    }
+    if metrics:
+        texts[METRICS_FILE] = json.dumps(metrics, indent=1)
     with writing(folder, ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
-        with whole_files() as open_file:
-            _write_mapping(open_file(folder / PREDICTIONS), answers.predictions)
-            _write_mapping(open_file(folder / NULL_ODDS), answers.null_odds)
-            _write_mapping(open_file(folder / N_BEST), answers.n_best)
-            _write_table(open_file(folder / TABLE), answers, questions, training, errors)
-            if metrics:
-                json.dump(metrics, open_file(folder / METRICS_FILE), indent=1)
+        write_own(folder, texts)
         # Scores that stand beside these answers must be theirs.
         if not metrics:
             (folder / METRICS_FILE).unlink(missing_ok=True)
@@ -144,15 +133,10 @@ def score_answers(
         return {}
     # Spans: the best thresholds do not depend on the one in use.
     metrics = score(labelled, answers.spans, answers.null_odds, threshold)
-    metrics["loss"] = float(answers.losses.mean(dtype=np.float64))
+    held_out = [example for example in labelled if not training.has(example)]
     trained_on = [example for example in labelled if training.has(example)]
     if trained_on:
-        held_out = [example for example in labelled if not training.has(example)]
-        parts = {
-            "trained_on_": trained_on,
-            "held_out_": held_out,
-        }
-        for prefix, part in parts.items():
+        for prefix, part in (("trained_on_", trained_on), ("held_out_", held_out)):
             scores = score(part, answers.spans, answers.null_odds, threshold)
             for name in ("exact", "f1", "total"):
                 metrics[f"{prefix}{name}"] = scores[name]
@@ -167,32 +151,27 @@ def _error_of(example: Example, answers: Answered) -> str:
     return find_group(labels, answers.predictions[example.id])
 
 
-def _write_mapping(file: TextIO, entries: Mapping[str, object]) -> None:
-    """Write a JSON mapping, each entry on a line."""
+def _format_mapping(entries: Mapping[str, object]) -> str:
+    """Return a JSON mapping, each entry on a line."""
     # Without `indent`, ten times as fast.
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
     lines = [f" {encode(name)}: {encode(value)}" for name, value in entries.items()]
-    file.write("{\n" + ",\n".join(lines) + "\n}")
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def _write_table(
-    file: TextIO,
+def _format_table(
     answers: Answered,
     questions: Questions,
     training: TrainingQuestions,
     errors: Mapping[str, str],
-) -> None:
-    """Write predictions.csv: the answered questions, then those left out.
+) -> str:
+    """Return predictions.csv: the answered questions, then those left out.
 
     Who asks from a sheet wants it back with the answers beside it: of questions from a table a row
     begins with the table's own columns, in their order; of others with id and question.
     """
     rows = []
-    yes_or_no = {
-        True: "yes",
-        False: "no",
-        None: "",
-    }
+    yes_or_no = {True: "yes", False: "no", None: ""}
     for example in answers.examples:
         prediction = answers.predictions[example.id]
         entry = given(answers.n_best[example.id], prediction)
@@ -217,7 +196,7 @@ def _write_table(
     # A question that is left out may have the id of another, whose cells are its own.
     first = questions.cells.get(rows[0]["id"], {"id": "", "question": ""})
     taken = {column.lower() for column in first}
-    file.write("\ufeff")  # marks it as UTF-8 for spreadsheets
+    file = io.StringIO()
     writer = csv.writer(file)
     names = [f"model_{name}" if name in taken else name for name in _COLUMNS]
     writer.writerow([*first, *names])
@@ -226,6 +205,7 @@ def _write_table(
         texts = [own.get(column) or "" for column in first]
         texts += [row.get(column, "") for column in _COLUMNS]
         writer.writerow([csv_cell(str(text)) for text in texts])
+    return "\ufeff" + file.getvalue()  # the mark says to spreadsheets that it is UTF-8
 
 
 def score_table(outcome: Outcome) -> str:
@@ -240,11 +220,12 @@ def score_table(outcome: Outcome) -> str:
     }
     lines = [f"{'':14}{'questions':>9}{'exact':>9}{'f1':>9}"]
     for name, prefix in parts.items():
-        if metrics.get(f"{prefix}total"):
-            total, exact, f1 = (metrics[f"{prefix}{key}"] for key in ("total", "exact", "f1"))
+        total = metrics.get(f"{prefix}total")
+        if total:
+            exact, f1 = metrics[f"{prefix}exact"], metrics[f"{prefix}f1"]
             lines.append(f"{name:14}{total:9,}{exact:9.2f}{f1:9.2f}")
-    for name, key in {"best threshold": "best_{}", "  which is": "best_{}_thresh"}.items():
-        exact, f1 = metrics[key.format("exact")], metrics[key.format("f1")]
+    for name, end in {"best threshold": "", "  which is": "_thresh"}.items():
+        exact, f1 = metrics[f"best_exact{end}"], metrics[f"best_f1{end}"]
         lines.append(f"{name:23}{exact:9.2f}{f1:9.2f}")
     for group, count in outcome.errors.most_common():
         if group:

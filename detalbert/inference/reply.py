@@ -5,7 +5,6 @@ scores are compared with the reference's. A reply is for people: its texts are s
 """
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from detalbert.errors import UserError
 from detalbert.escapes import escape_controls, json_line
 from detalbert.inference import answering
 from detalbert.inference.model import Trained
+from detalbert.run_page.excerpt import cut_sentence
 from detalbert.squad.answers import NBestEntry
 from detalbert.squad.calibration import given
 from detalbert.squad.questions import is_unicode
@@ -22,8 +22,6 @@ from detalbert.squad.windows import Example
 
 MAX_QUESTION = 10_000  # characters of a question in a flag or a request
 MAX_CONTEXT = 1_000_000  # characters of its context: about 250,000 tokens
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-_MAX_CHARACTERS = 200  # characters of a sentence on either side of the answer
 
 
 @dataclass
@@ -62,11 +60,8 @@ class Reply:
 
 def check_text(where: str, question: str, context: str) -> None:
     """Raise UserError if question or context is empty, too long or not Unicode text."""
-    limits = {
-        "question": (question, MAX_QUESTION),
-        "context": (context, MAX_CONTEXT),
-    }
-    for name, (text, limit) in limits.items():
+    texts = ("question", question, MAX_QUESTION), ("context", context, MAX_CONTEXT)
+    for name, text, limit in texts:
         if not text.strip():
             raise UserError(f"the {name} is empty", key=where, cure="give it some text")
         if len(text) > limit:
@@ -118,8 +113,8 @@ def ask_together(
         )
         examples.append(example)
     chunk = answering.featurise(trained, examples)
-    spans, losses = answering.evaluate_windows(trained, chunk)
-    answered = answering.merge_chunk(trained, chunk, spans, losses, threshold)
+    spans = answering.evaluate_windows(trained, chunk)
+    answered = answering.merge_chunk(trained, chunk, spans, threshold)
     calibrated = trained.is_calibrated
     return [_reply(example, answered, threshold, calibrated) for example in examples]
 
@@ -178,23 +173,13 @@ def format_reply(reply: Reply, context: str) -> str:
         lowest = 0.0 - reply.threshold  # 0.0, where -0.0 would be printed as -0.00
         margin = f'{reply.margin:+.2f} over "no answer" (it answers from {lowest:+.2f} on)'
     lines = {
-        "answer": escape_controls(" ".join(reply.answer.split())) or "(no answer)",
+        "answer": reply.answer or "(no answer)",
         "probability": f"{reply.probability:.3f}{note}",
         "margin": margin,
     }
-    best = next((choice for choice in reply.n_best if choice.text), None)
-    if best is not None:
-        name = "nearest" if reply.abstained else "sentence"
-        lines[name] = sentence(context, best.start, best.end)
-    return "\n".join(f"{name:<13}{text}" for name, text in lines.items())
-
-
-def sentence(context: str, start: int, end: int) -> str:
-    """Return the sentence around characters start to end, these between asterisks, on one line and
-    without control characters.
-    """
-    # A text without punctuation is one sentence, of which some characters are shown.
-    before = _SENTENCE_END.split(context[:start])[-1][-_MAX_CHARACTERS:]
-    after = _SENTENCE_END.split(context[end:])[0][:_MAX_CHARACTERS]
-    line = f"{before}**{context[start:end]}**{after}"
-    return escape_controls(" ".join(line.split()))
+    spans = [choice for choice in reply.n_best if choice.text]
+    if spans:
+        before, answer, after = cut_sentence(context, spans[0].text, spans[0].start)
+        lines["nearest" if reply.abstained else "sentence"] = f"{before}**{answer}**{after}"
+    texts = {name: escape_controls(" ".join(text.split())) for name, text in lines.items()}
+    return "\n".join(f"{name:<13}{text}" for name, text in texts.items())

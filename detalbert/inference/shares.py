@@ -85,10 +85,9 @@ def _load(name: str, ranks: Ranks) -> Trained:
     if len(set(ranks.distributed.allgather(model.name))) > 1:
         problem = "resolves to different checkpoints on different ranks"
         raise UserError(problem, key=f"--model {name}", cure="name a version")
-    device = torch.device("cpu")
     if torch.cuda.is_available():
-        device = torch.device("cuda", ranks.distributed.local_rank)
-    return load_model(str(model), device=device)
+        torch.cuda.set_device(ranks.distributed.local_rank)
+    return load_model(str(model))
 
 
 def _answer_parts(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from detalbert.run_page.excerpt import cut_sentence
 from detalbert.squad.answers import Answers
 from detalbert.squad.error_groups import find_group
 from detalbert.squad.metrics import gold_scores
@@ -21,9 +22,9 @@ FEWEST = 5  # answers of a threshold or a bin that is shown
 class Outcomes(NamedTuple):
     """Q held-out questions and their answers at the threshold of the run.
 
-    `table` has a row for each: `example`, `prediction` ("": abstained), `group` of its error ("":
-    none), `exact` and `f1` of the prediction, `span_exact` of the best span, `odds` (above the
-    threshold the model abstains), `answerable`, `probability` of being right (NaN: uncalibrated).
+    `table` has a row for each: `example`, the sentences `expected` and `given`, the `group` of its
+    error ("": none), `exact` and `f1` of the prediction, `span_exact` of the best span, `odds`
+    (above the threshold the model abstains), `answerable`, `probability` (NaN: uncalibrated).
     """
 
     table: pd.DataFrame
@@ -31,21 +32,27 @@ class Outcomes(NamedTuple):
 
 
 def collect(examples: Sequence[Example], answers: Answers, threshold: float) -> Outcomes:
-    """Return the outcomes of all `examples` that have an answer; `threshold`: of the answers."""
+    """Return the outcomes of all `examples`; `threshold`: of the answers."""
     rows = []
     for example in examples:
-        if example.id not in answers.predictions:
-            continue
         prediction = answers.predictions[example.id]
+        span = answers.spans[example.id]
         labels = [text for text, _ in example.answers or ()]
+        label, start = (example.answers or [("", 0)])[0]
         exact, f1 = gold_scores(prediction, example)
+        span_exact, _ = gold_scores(span, example)
         row = {
             "example": example,
-            "prediction": prediction,
+            "expected": cut_sentence(example.context, label, start),
+            "given": cut_sentence(
+                example.context,
+                prediction,
+                start=example.context.find(prediction),
+            ),
             "group": find_group(labels, prediction),
-            "exact": float(exact),
-            "f1": float(f1),
-            "span_exact": float(gold_scores(answers.spans[example.id], example)[0]),
+            "exact": exact,
+            "f1": f1,
+            "span_exact": span_exact,
             "odds": answers.null_odds[example.id],
             "answerable": bool(labels),
             "probability": answers.probabilities.get(example.id, np.nan),
@@ -54,14 +61,22 @@ def collect(examples: Sequence[Example], answers: Answers, threshold: float) -> 
     return Outcomes(pd.DataFrame(rows), threshold)
 
 
-def interval(scores: pd.Series) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of the mean of scores between 0 and 1, in percent."""
+class Interval(NamedTuple):
+    """A mean and its 95 % interval, in percent."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval(scores: pd.Series) -> Interval:
+    """Return the mean of scores between 0 and 1, with Wilson's interval."""
     share = scores.mean()
     pull = Z**2 / len(scores)
     centre = share + pull / 2
     half = (pull * (share * (1 - share) + pull / 4)) ** 0.5
     scale = 100 / (1 + pull)
-    return scale * (centre - half), scale * (centre + half)
+    return Interval(100 * share, low=scale * (centre - half), high=scale * (centre + half))
 
 
 def sweep_thresholds(table: pd.DataFrame) -> pd.DataFrame:

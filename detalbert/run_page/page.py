@@ -7,65 +7,74 @@ sent; a task stores one beside each validated checkpoint.
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from detalbert.files import whole_file
 from detalbert.pages.template import fill_template
-from detalbert.run_page import plots, verdict
-from detalbert.run_page.outcomes import Outcomes
-from detalbert.run_page.run import MARK, REPORT, RunSummary, check_report
-from detalbert.run_page.samples import choose_samples
+from detalbert.run_page import plots
+from detalbert.run_page.outcomes import Outcomes, interval
+from detalbert.run_page.run import RunSummary
+from detalbert.run_page.verdict import judge_answers, judge_metrics, main_metric
 
+SHOWN = 20  # wrong answers, and right ones
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 
 
-def write_report(run: RunSummary, folder: Path) -> None:
-    """Write `report.html` into a run's output directory, or into a checkpoint.
-
-    Raises:
-        UserError: there is one that no run wrote.
-    """
-    check_report(folder)
-    if run.outcomes is not None and len(run.outcomes.table):
-        values = _describe_answers(run, run.outcomes)
+def render_report(run: RunSummary) -> str:
+    """Return the page of a run."""
+    answers: dict[str, Any] = {}
+    curves = {"Does it still learn?": plots.plot_curve(run.history, "loss")}
+    if run.outcomes is not None:
+        head = judge_answers(run, run.outcomes.table)
+        answers = _describe_answers(run.outcomes)
+        curves["When should it abstain?"] = plots.plot_thresholds(run.outcomes)
+        curves["Is 0.9 nine of ten?"] = plots.plot_probabilities(run.outcomes.table)
     else:
-        values = _describe_metrics(run)
-    values["panels"]["Does it still learn?"] = plots.plot_curve(run.history, "loss")
-    text = fill_template(TEMPLATE, mark=Markup(MARK), run=run, **values)
-    with whole_file(folder / REPORT) as file:
-        file.write(text)
+        head = judge_metrics(run)
+        metric, _, baseline = main_metric(run)
+        if metric != "loss":
+            curves["How good is it?"] = plots.plot_curve(run.history, metric, baseline)
+    return fill_template(
+        TEMPLATE,
+        run=run,
+        head=head,
+        curves=curves,
+        answers=answers,
+    )
 
 
-def _describe_answers(run: RunSummary, outcomes: Outcomes) -> dict[str, Any]:
-    """Return the template's values for a run with answers."""
+def _describe_answers(outcomes: Outcomes) -> dict[str, Any]:
+    """Return what the template shows of answers."""
     table = outcomes.table
-    groups = {"F1": table.f1, "exact": table.exact}
+    groups = {
+        "F1": table.f1,
+        "exact": table.exact,
+    }
     if table.answerable.nunique() == 2:
         groups["with an answer"] = table.exact[table.answerable]
         groups["without one"] = table.exact[~table.answerable]
-    abstaining = 100 * (~table.answerable).mean()
-    panels = {
-        "How good is it?": plots.plot_scores(groups, abstaining),
-        "When should it abstain?": plots.plot_thresholds(outcomes),
-        "What goes wrong?": plots.plot_errors(table.group[table.exact < 1].tolist()),
-        "Is 0.9 nine of ten?": plots.plot_probabilities(table),
-    }
-    contexts = {example.context for example in table.example}
+    texts = {example.context for example in table.example}
+    wrong = table[table.exact < 1]
     return {
-        "head": verdict.judge_answers(run, table),
-        "panels": panels,
-        "texts": len(contexts),
+        "texts": len(texts),
         "questions": len(table),
+        "scores": {name: interval(scores) for name, scores in groups.items()},
+        "abstaining": 100 * (~table.answerable).mean(),
+        "errors": wrong.group.value_counts().to_dict(),
+        "is_calibrated": table.probability.notna().any(),
         "wrong": choose_samples(outcomes, right=False),
         "right": choose_samples(outcomes, right=True),
     }
 
 
-def _describe_metrics(run: RunSummary) -> dict[str, Any]:
-    """Return the template's values for a run without answers."""
-    name, _, baseline = verdict.main_metric(run)
-    panels = {}
-    if name != "loss":
-        panels["How good is it?"] = plots.plot_curve(run.history, name, baseline)
-    answers = {"texts": 0, "questions": 0, "wrong": [], "right": []}
-    return {"head": verdict.judge_metrics(run), "panels": panels, **answers}
+def choose_samples(outcomes: Outcomes, right: bool) -> list[dict[str, Any]]:
+    """Return the surest wrong results, where faults of the labels come first, or right ones evenly
+    from the surest to the least sure.
+    """
+    table = outcomes.table
+    distances = (table.odds - outcomes.threshold).abs()
+    sureness = table.probability.fillna(distances)
+    ranks = sureness.sort_values(ascending=False, kind="stable")
+    ordered = table.loc[ranks.index]
+    chosen = ordered[(ordered.exact == 1) == right]
+    if right:
+        step = len(chosen) // SHOWN + 1
+        chosen = chosen[::step]
+    return chosen.head(SHOWN).to_dict("records")

