@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.engine.model_checks import check_span_model
+from detalbert.engine.models import check_span_model
 from detalbert.errors import UserError
 from detalbert.files import cached_folder
 from detalbert.progress import waiting
@@ -27,14 +27,14 @@ from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.settings.values import Config
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.questions import LeftOut, read_examples
-from detalbert.squad.sources import Reading, Source, open_source
+from detalbert.squad.sources import Source, open_split
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Example, Windows, build_windows
 from detalbert.sums import json_sum
 from detalbert.training.workload import DataSummary
 
 # Of a cache; raise it when the columns or their meaning change, or files are read otherwise.
-FORMAT = 8
+FORMAT = 9
 # Share of the tokens of contexts that may be unknown without a warning; of SQuAD it is 0.0016.
 MOST_UNKNOWN = 0.05
 # In a cache: names of the columns, and counts.
@@ -50,7 +50,7 @@ class Split:
 
     source: Source
     windows: Windows
-    counts: dict[str, int]  # questions, unanswerable, windows, tokens
+    counts: dict[str, int]  # questions, texts, unanswerable, windows, tokens
     faults: dict[str, int]  # questions left out under data.skip_invalid, by kind
     notes: dict[str, int]  # questions by what else is to be known of them
     question_hashes: np.ndarray  # uint64 [questions], of each question and its context
@@ -147,6 +147,7 @@ def _write(
     """Write the cache of encoded questions."""
     counts = {
         "questions": len(examples),
+        "texts": len({example.context for example in examples}),
         "unanswerable": sum(not example.answers for example in examples),
         "windows": len(windows),
         "tokens": int(windows.lengths.sum(dtype=np.int64)),
@@ -190,28 +191,13 @@ def _map(folder: Path, source: Source, config: DataConfig) -> Split:
     )
 
 
-def open_split(config: DataConfig, split: str) -> Source:
-    """Find the source of a split; raises as `open_source`."""
-    if split == "train":
-        name = config.train
-    else:
-        name = config.validation or config.train  # a fraction of its questions
-    reading = Reading(
-        columns=config.columns or {},
-        sheet=config.sheet,
-        no_answer=tuple(config.no_answer or ()),
-        fraction=config.validation_fraction,
-    )
-    return open_source(name, split=split, cache_dir=Path(config.cache_dir), reading=reading)
-
-
 def split_line(split: Split) -> str:
     """Return the line that is logged about a split: its counts and the questions left out."""
     counts = split.counts
     line = (
-        f"{split.source.name}: {counts['questions']:,} questions "
-        f"({counts['unanswerable']:,} unanswerable), {counts['windows']:,} windows, "
-        f"{counts['tokens']:,} tokens"
+        f"{split.source.name}: {counts['questions']:,} questions on "
+        f"{counts['texts']:,} texts ({counts['unanswerable']:,} unanswerable), "
+        f"{counts['windows']:,} windows, {counts['tokens']:,} tokens"
     )
     if split.faults:
         kinds = ", ".join(f"{count} {kind}" for kind, count in split.faults.items())

@@ -16,7 +16,7 @@ import torch
 from determined import get_cluster_info, pytorch
 
 from data import Split, SquadData
-from detalbert.engine.evaluation import evaluate_row, row_losses
+from detalbert.engine.forward import evaluate_row, row_losses
 from detalbert.engine.loaders import LazyLoader, PackedRows, validation_loader
 from detalbert.engine.models import build_span_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
@@ -25,15 +25,14 @@ from detalbert.engine.rows import SquadRow, validation_rows
 from detalbert.engine.trial import Given, read_experiment
 from detalbert.files import write_json
 from detalbert.run_page.outcomes import Outcomes, collect
-from detalbert.run_page.run import describe_run
+from detalbert.run_page.run import REPORT, describe_run
 from detalbert.settings.hparams import METRICS, PARSERS, HParams, parse_hparams
-from detalbert.settings.metric import charted_names, logged_names
 from detalbert.squad import calibration
 from detalbert.squad.answers import Answers, merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates
 from detalbert.squad.metrics import score
 from detalbert.training.folder import SCORES, write_predictions
-from detalbert.training.workload import Workload
+from detalbert.training.workload import Workload, describe_model
 
 
 class SquadTrial(PackedTrial[HParams, SquadRow]):
@@ -50,8 +49,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
             hparams,
             model=build_span_model(hparams, self.data.tokenizer),
             epoch_windows=len(self.data.train.windows),
-            logged_metrics=logged_names(METRICS),
-            charted_metrics=charted_names(METRICS),
+            metrics=METRICS,
         )
         reducer = AnswerReducer(hparams, split=self.data.validation, rank=self.rank)
         self.reducer = context.wrap_reducer(reducer, for_training=False)
@@ -127,17 +125,18 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         if answers is None:
             return
         folder = Path(checkpoint_dir)
-        write_predictions(folder, answers)
+        write_predictions(folder, answers, step=self.history.step)
         write_json(folder / SCORES, scores)
         # A local run has one page, in its output directory.
         if get_cluster_info() is not None:
             best = {**scores, "steps": self.history.step}
             outcomes = collect_outcomes(self, answers)
-            from detalbert.run_page.page import (
-                write_report,  # with matplotlib, which takes a second
+            run = describe_run(
+                self, model=describe_model(self), best=best, outcomes=outcomes, commands={}
             )
+            from detalbert.run_page.page import render_report  # with matplotlib: a second
 
-            write_report(describe_run(self, METRICS, best=best, outcomes=outcomes), folder)
+            (folder / REPORT).write_text(render_report(run), encoding="utf-8")
 
 
 # The candidates of a rank's rows, and the losses of each row's windows, fp32 [n].

@@ -57,8 +57,7 @@ if __name__ == "__main__":
 from cluster.experiment import Experiment, parse_experiment
 from cluster.rules import ADVICE, RULES, placeholders
 from detalbert.log import exit_with, fail
-from detalbert.settings.experiment import apply_overrides
-from detalbert.settings.schema import find_problems
+from detalbert.settings.experiment import apply_overrides, find_problems
 from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import workloads
 from detalbert.errors import UserError
-from detalbert.settings.experiment import single_values
+from detalbert.settings.experiment import as_a_master_reads, single_values
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.schema import as_a_master_reads
 from detalbert.settings.sections import Parsers, collected
 from detalbert.settings.values import Config
 
@@ -130,8 +129,8 @@ def parse_experiment(
 
 def _is_foreign(problem: UserError) -> bool:
     """Return whether it is an unknown hyperparameter that is like none of ours: no misspelt one."""
-    is_typo = getattr(problem, "is_typo", True)
-    return not is_typo and problem.key.startswith("hyperparameters.")
+    is_unknown = problem.problem == "unknown key" and problem.cure.startswith("known: ")
+    return is_unknown and problem.key.startswith("hyperparameters.")
 
 
 def _choices(hyperparameters: Config) -> Iterator[Config]:

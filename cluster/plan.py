@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cluster.flags import needing, number
-from detalbert.command import Parser, existing_file, refuse_first
+from detalbert.command import Parser, existing_file, page_file, refuse_first
 from detalbert.errors import UserError, nearest
 
 
@@ -57,7 +57,7 @@ def _parser() -> Parser:
     )
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="config key to set")
     add("--json", action="store_true", help="print the plan as JSON")
-    add("--html", type=Path, metavar="FILE", help="also write a page")
+    add("--html", type=page_file, metavar="FILE", help="also write a page")
     return parser
 
 
@@ -72,8 +72,7 @@ from cluster.pools import Pool, connect
 from cluster.prices import PRICE_DAY, parse_pool_price
 from cluster.published import FINE_TUNING, MODEL
 from detalbert.log import exit_with, fail
-from detalbert.settings.experiment import load
-from detalbert.settings.schema import find_problems
+from detalbert.settings.experiment import find_problems, load
 
 ROOT = Path(__file__).parents[1]  # of the repository
 MOST_ROWS = 12

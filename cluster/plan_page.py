@@ -16,7 +16,9 @@ from cluster.options import find_front
 from detalbert.files import whole_file, writing
 
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="generator" content="detalbert">
+<title>{title}</title><style>
 body {{ font: 15px/1.5 sans-serif; margin: 2em; color: #222; background: #fff }}
 table {{ border-collapse: collapse }} th, td {{ padding: .3em .7em; border-bottom: 1px solid #ddd }}
 th, td {{ text-align: left; white-space: nowrap }} svg {{ max-width: 100%; height: auto }}

@@ -8,17 +8,15 @@ import glob
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path
 
 from cluster.experiment import Experiment
-from detalbert.addresses import UNPACK, is_remote
+from detalbert.addresses import ending_of, is_remote
 from detalbert.errors import UserError
 from detalbert.records import READERS
 from detalbert.squad.sources import OFFICIAL_SHA256
 from workloads import DATA_KEYS
 
-# Of every trial of 0.38.1, whatever task_container_defaults say.
-WORKDIR = "/run/determined/workdir"
 _SOURCES = (*DATA_KEYS, "validation", "validation_documents", "tokenizer")
 _KEYS = ["hyperparameters.model", *[f"data.{key}" for key in _SOURCES]]
 _FLAGS = re.compile(r"--(?:model|data)[ =]['\"]?([^\s'\"]+)")  # of predict.py
@@ -29,11 +27,12 @@ def not_uploaded(experiment: Experiment) -> Iterator[UserError]:
     nor below a bind mount.
     """
     folder = experiment.folder
+    # A relative path of a mount is one in the working directory.
+    mounted = tuple(str(row.get("container_path")) for row in experiment.rows("bind_mounts"))
     for key, address in _addresses(experiment):
-        if not _is_path(address, folder) or _is_mounted(address, experiment):
+        if not _is_path(address, folder) or address.removeprefix("./").startswith(mounted):
             continue
-        path = os.path.join(folder, address)
-        files = [path] if os.path.exists(path) else glob.glob(path)
+        files = glob.glob(os.path.join(folder, address))
         if not files:
             yield UserError(
                 f"{address}: no such file in {folder}",
@@ -68,16 +67,12 @@ def _is_path(address: str, folder: Path) -> bool:
     """Return whether an address is a path below the folder, and no name of a hub's."""
     if address in OFFICIAL_SHA256 or is_remote(address) or address.startswith("/"):
         return False
-    if address.startswith(".") or address.endswith("/") or (folder / address).exists():
-        return True
-    return PurePath(address).suffix.lower() in (*READERS, *UNPACK)
-
-
-def _is_mounted(address: str, experiment: Experiment) -> bool:
-    """Return whether a bind mount brings the address, a file of the machine, into the container."""
-    targets = [str(mount.get("container_path")) for mount in experiment.rows("bind_mounts")]
-    path = PurePosixPath(WORKDIR, address)
-    return any(path.is_relative_to(PurePosixPath(WORKDIR, target)) for target in targets)
+    return (
+        address.startswith(".")
+        or address.endswith("/")
+        or ending_of(address) in READERS
+        or (folder / address).exists()
+    )
 
 
 def _is_left_out(path: Path, folder: Path) -> bool:

@@ -61,7 +61,7 @@ def ending_of(address: str) -> str:
 def is_path(name: str, endings: Collection[str] = ()) -> bool:
     """Return whether `name` is an address of files, existing or not, and not a name of the hub."""
     has_ending = ending_of(name) in endings or PurePath(name.lower()).suffix in UNPACK
-    return has_ending or _PATH.search(name) is not None or Path(name).exists()
+    return has_ending or _PATH.search(name) is not None or os.path.exists(name)
 
 
 def check_there(name: str, key: str, endings: Collection[str]) -> None:

@@ -6,17 +6,14 @@ stand here, under Determined's names.
 """
 
 import copy
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import determined
 from determined import core, pytorch, util
-from determined.common import storage
 from torch import nn
 
-from detalbert.errors import UserError
 from detalbert.sums import Json
 
 
@@ -44,32 +41,6 @@ def wrap_model(context: pytorch.PyTorchTrialContext, model: nn.Module) -> nn.Mod
 def set_step(context: pytorch.PyTorchTrialContext, step: int) -> None:
     """Set the current step, which the trial loop counts, for optimizer steps without a loop."""
     context._current_batch_idx = step
-
-
-def _hold_names(manager: Any) -> None:
-    """Have a class of storage managers write no object outside the folder of a download: they join
-    names as they are, for a trial's restart as for a download of the client.
-    """
-    download = manager.download
-
-    def download_inside(self: Any, src: str, dst: Any, selector: Any = None) -> None:
-        def is_wanted(name: str) -> bool:
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                problem = f"the name {name!r} leads out of the folder; nothing of it is used"
-                raise UserError(problem, key=f"checkpoint storage, below {src}", cure="remove it")
-            return selector is None or selector(name)
-
-        download(self, src, dst, selector=is_wanted)
-
-    manager.download = download_inside
-
-
-_hold_names(storage.S3StorageManager)
-_hold_names(storage.GCSStorageManager)
-_hold_names(storage.AzureStorageManager)
-# Nor does a member of the master's archive, as Python has it by default from 3.14 on.
-if hasattr(tarfile, "data_filter"):  # not in 3.11.2, of Debian 12
-    tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
 
 
 class _Period(pytorch.Batch):

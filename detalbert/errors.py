@@ -54,24 +54,6 @@ class UserError(Exception):
         return renamed
 
 
-class UnknownKey(UserError):
-    """A key that a section does not have; a typo, if it is near one that the section has.
-
-    Args:
-        key: the section's key.
-        section: where it stands, such as `hyperparameters`; empty: in the config itself.
-        known: the section's keys.
-    """
-
-    def __init__(self, key: str, section: str, known: Iterable[str]) -> None:
-        hint = nearest(key, known)
-        super().__init__("unknown key", key=f"{section}.{key}".lstrip("."), cure=hint)
-        self.args = (key, section, list(known))  # of which `pickle` makes it again
-        self.name = key
-        # Else it belongs to another program, or workload.
-        self.is_typo = hint.startswith("did you mean")
-
-
 class SectionError(UserError):
     """The problems of a config or a section, all in one line; its key is that of the first."""
 
@@ -146,6 +128,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if matches:
         return f"did you mean {matches[0]!r}?"
     return f"known: {', '.join(names) or 'none'}"
+
+
+def unknown_key(name: str, section: str, known: Iterable[str]) -> UserError:
+    """Return the error for a key that a section does not have.
+
+    Args:
+        name: the key.
+        section: where it stands, such as `hyperparameters`; empty: in the config itself.
+        known: the section's keys.
+    """
+    key = f"{section}.{name}".lstrip(".")
+    return UserError("unknown key", key=key, cure=nearest(name, known))
 
 
 @contextlib.contextmanager

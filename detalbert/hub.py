@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from detalbert.addresses import is_path
@@ -26,7 +26,6 @@ PRETRAINED = "pretrained"  # the model's config and the tokenizer, in the librar
 STATE_DICT = "state_dict.pth"
 # What a model folder is read from: no code, no pickles.
 MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-TIMEOUT = 10  # seconds
 
 # The commits of this run's hub names: checkpoints keep them, and a restart loads them again.
 commits: dict[str, str] = {}  # {"models/NAME@main": "0123456789abcdef..."}
@@ -50,7 +49,7 @@ def load_named(read: Callable[..., T], name: str, kind: str = "model", /, **opti
         Exception: whatever `read` raises.
     """
     address = find_local(name) if kind == "model" else name
-    if Path(address).exists():
+    if os.path.exists(address):
         return read(address, **options)
     repo, revision = split_revision(address)
     return read(repo, revision=_find_commit(repo, revision or "main", kind), **options)
@@ -90,17 +89,10 @@ def _find_commit(repo: str, revision: str, kind: str) -> str:
     key = f"{kind}s/{repo}@{revision}"
     if _COMMIT.fullmatch(revision) or key in commits:
         return commits.get(key, revision)
-    log.info("loading %s from the hub or its cache", repo)
-    place: dict[str, Any] = {"repo_id": repo, "repo_type": kind, "revision": revision}
-    try:
-        commits[key] = str(HfApi().repo_info(**place, timeout=TIMEOUT).sha)
-    except Exception as error:  # whatever HTTP and the hub's client raise
-        if hub_error(error) is Unavailable:
-            problem = first_line(error)
-            log.warning("the hub fails (%s); HF_HUB_OFFLINE=1 asks its cache alone", problem)
-        with contextlib.suppress(Exception):  # what then reads the name says more
-            snapshot = snapshot_download(**place, local_files_only=True, allow_patterns=[])
-            commits[key] = Path(snapshot).name  # snapshots/COMMIT
+    log.info("loading %s from the hub or, without its answer, from the cache", repo)
+    with contextlib.suppress(Exception):  # what then reads the name says more
+        resolved = HfApi().resolve_revision(repo, repo_type=kind, revision=revision)
+        commits[key] = resolved.resolved
     return commits.get(key, revision)
 
 
@@ -115,7 +107,7 @@ def find_local(name: str) -> str:
         UserError: it is the folder of a run.
     """
     folder = Path(name)
-    if not folder.exists():
+    if not os.path.exists(name):
         folder = Path(__file__).parents[1] / name  # such as embedded/albert-tiny
         if not folder.is_dir():
             return name

@@ -9,7 +9,6 @@ import errno
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
@@ -23,9 +22,6 @@ log = logging.getLogger(__name__)
 class _Stderr(logging.Handler):
     """Handler for the current standard error, looked up for each line."""
 
-    # When the last line was written.
-    written = time.monotonic()
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
@@ -38,7 +34,6 @@ class _Stderr(logging.Handler):
                 sys.stderr.flush()
         except Exception:
             self.handleError(record)
-        self.written = time.monotonic()
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message with the level before every line, without control characters."""
@@ -46,11 +41,6 @@ class _Stderr(logging.Handler):
         text = "\n".join(super().format(record).splitlines())
         lines = escape_controls(text).split("\n")
         return "\n".join(f"{record.levelname}: {line}" for line in lines)
-
-
-def silence() -> float:
-    """Return the seconds since the last logged line."""
-    return time.monotonic() - _HANDLER.written
 
 
 def rank() -> int:

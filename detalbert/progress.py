@@ -14,10 +14,10 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from detalbert.escapes import escape_controls
-from detalbert.log import rank, silence
+from detalbert.log import rank
 
 T = TypeVar("T")
-# Seconds without a line before one says how far the work is.
+# Seconds from one line of a work to the next.
 PERIOD = 30.0
 # Seconds of work whose end is not logged.
 SHORT = 5.0
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Bar(tqdm):
-    """A bar on a terminal; elsewhere a line after each PERIOD without another one.
+    """A bar on a terminal; elsewhere a line after each PERIOD.
 
     Args:
         what: the work.
@@ -52,8 +52,8 @@ class Bar(tqdm):
             ncols=0,  # off a terminal: the numbers alone
             bar_format=COUNTED if is_terminal and total and unit != "B" else None,
             position=None if is_terminal else 0,
-            delay=0.0 if is_terminal else 1.0,
-            mininterval=1.0,
+            delay=0.0 if is_terminal else PERIOD,
+            mininterval=1.0 if is_terminal else PERIOD,
             miniters=1,
             leave=False,
         )
@@ -66,11 +66,11 @@ class Bar(tqdm):
 
 
 class _Lines:
-    """File off a terminal: what tqdm would draw becomes a line, if there was none for a while."""
+    """File off a terminal: what tqdm would draw becomes a line of the log."""
 
     def write(self, text: str) -> None:
         line = text.strip()
-        if line and silence() >= PERIOD:
+        if line:
             log.info("%s", line)
 
     def flush(self) -> None:
@@ -94,13 +94,4 @@ def waiting(what: str, total: int | None = None, unit: str = "") -> Iterator[Bar
         yield bar
     seconds = time.monotonic() - began
     if is_chief and seconds >= SHORT:
-        log.info("%s: done in %s", what, clock(seconds))
-
-
-def clock(seconds: float) -> str:
-    """Format seconds: 133 as '2m13s', 7380 as '2h03m'."""
-    minutes, seconds_left = divmod(round(seconds), 60)
-    hours, minutes_left = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes_left:02d}m"
-    return f"{minutes}m{seconds_left:02d}s" if minutes else f"{seconds_left}s"
+        log.info("%s: done in %s", what, tqdm.format_interval(seconds))

@@ -7,7 +7,7 @@ of another program, has to be saved as CSV first.
 
 import csv
 import gc
-import itertools
+import io
 import json
 import logging
 import re
@@ -172,20 +172,16 @@ def _parse_lines(lines: Iterable[str]) -> Rows:
 
 
 def _read_json(file: Any) -> Rows:
-    """Yield the rows of a list, of the list `data` of a mapping, or of JSON lines: these begin with
-    two lines that are mappings.
-    """
-    lines = as_text(file)
-    head = list(itertools.islice(lines, 2))
-    mappings = [line for line in head if re.match(r"{.*}\s*$", line)]
-    if len(mappings) == 2:
-        return _parse_lines(itertools.chain(head, lines))
-    # A list or a mapping is parsed at once, whatever its lines.
-    text = "".join(head) + lines.read()
+    """Yield the rows of a list, of the list `data` of a mapping, or of JSON lines."""
+    text = as_text(file).read()
     # Without the collector, which would look at all rows again and again: four times as fast.
     gc.disable()
     try:
         rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg != "Extra data":  # after the first line of several
+            raise
+        return _parse_lines(io.StringIO(text, newline=""))
     finally:
         gc.enable()
     if isinstance(rows, dict):

@@ -2,9 +2,10 @@
 
 The head is that of transformers, run on the masked tokens alone: a hook hands it their hidden
 states in place of those of all tokens. So no family needs code of its own; the price is a forward
-that only this package can read, which is compared with the library's at the start (padded.py).
+that only this package can read, which is compared with the library's at the start (inputs.py).
 """
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from detalbert.engine import model_checks, models
-from detalbert.engine.attention import model_inputs
-from detalbert.engine.padded import (
+from detalbert.engine import models
+from detalbert.engine.inputs import (
     attention_of,
     is_padded,
+    model_inputs,
     pack_or_pad,
     padded_inputs,
     positions,
@@ -33,6 +34,8 @@ from detalbert.engine.rows import Row
 from detalbert.errors import UserError, as_user_error
 from pretrain.hparams import ALBERT, PretrainHParams
 from pretrain.matching import start_matching
+
+log = logging.getLogger(__name__)
 
 
 class AlbertForSpanPreTraining(AlbertForPreTraining):
@@ -86,7 +89,7 @@ def build_encoder(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase) 
         load = models.load_weights if is_albert else models.load_encoder
         with as_user_error(partial(models.model_error, hparams.model)):
             model, missing = load(kind, hparams.model, attention)
-        model_checks.log_random_head(hparams.model, model, missing)
+        _log_random_head(hparams.model, model, missing)
     models.check_vocabulary(model.config, tokenizer)
     if is_albert:
         _prepare_albert(model, hparams)
@@ -94,6 +97,24 @@ def build_encoder(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBase) 
         pack_or_pad(model, read_every_token)
     hparams.check_positions(positions(model))
     return model
+
+
+def _log_random_head(name: str, model: PreTrainedModel, missing: set[str]) -> None:
+    """Log which parts of a head are drawn at random, if weights are missing.
+
+    Args:
+        name: of the weights.
+        model: with this head.
+        missing: names of the model's parameters without weights.
+    """
+    encoder = f"{model.base_model_prefix}."
+    heads = {name.split(".")[0] for name in missing if not name.startswith(encoder)}
+    if heads:
+        log.info(
+            "%s has no weights for %s: drawn at random, from the seed",
+            name,
+            ", ".join(sorted(heads)),
+        )
 
 
 def _prepare_albert(model: AlbertForPreTraining, hparams: PretrainHParams) -> None:
@@ -118,11 +139,11 @@ def check_pretraining(hparams: PretrainHParams, tokenizer: PreTrainedTokenizerBa
     """Raise UserError, before any text is read, for a config of which no encoder is built, or one
     that is too short for the windows; log a warning if its weights are of other tokens.
     """
-    model_checks.warn_of_other_tokens(hparams, tokenizer, "they take each token for another")
+    models.warn_of_other_tokens(hparams, tokenizer, "they take each token for another")
     config = pretraining_config(hparams, tokenizer)
     check_masked_lm(config)
     models.check_vocabulary(config, tokenizer)
-    model_checks.check_encoder(hparams, config, MODEL_FOR_MASKED_LM_MAPPING[type(config)])
+    models.check_encoder(hparams, config, MODEL_FOR_MASKED_LM_MAPPING[type(config)])
 
 
 def check_masked_lm(config: PretrainedConfig) -> None:

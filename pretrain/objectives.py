@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AlbertForPreTraining, PreTrainedModel
 
-from detalbert.engine.attention import model_inputs
-from detalbert.engine.evaluation import row_losses
+from detalbert.engine.forward import row_losses
+from detalbert.engine.inputs import model_inputs
 from detalbert.engine.rows import Row
-from detalbert.squad.decoding import window_grid
+from detalbert.squad.windows import window_grid
 from pretrain.encoders import AlbertForSpanPreTraining, masked_logits
 from pretrain.examples import NO_LABEL, PretrainRow
 

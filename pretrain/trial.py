@@ -20,7 +20,6 @@ from detalbert.engine.loaders import LazyLoader, PackedRows, validation_loader
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device, validation_rows
 from detalbert.engine.trial import Given, read_experiment
-from detalbert.settings.metric import charted_names, logged_names
 from detalbert.training.workload import Workload
 from pretrain import objectives
 from pretrain.data import PretrainText
@@ -50,8 +49,8 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
             hparams,
             model=build_encoder(hparams, tokenizer=self.data.tokenizer),
             epoch_windows=len(self.data.train.lengths),
-            logged_metrics=logged_names(METRICS),
-            charted_metrics=charted_names(METRICS) | name_scores(BY_SOURCE, names=held_out.names),
+            metrics=METRICS,
+            also_charted=name_scores(BY_SOURCE, names=held_out.names),
         )
         self.reducer = context.wrap_reducer(ScoreReducer(held_out), for_training=False)
 
@@ -66,7 +65,6 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
             global_batch_size=self.hparams.global_batch_size,
             slots=self.slots,
             seed=self.hparams.known_seed,
-            group=examples.corpus.data.shuffle_shards,
         )
         rows = partial(PackedRows, examples, padded=self.forward.padded)
         return LazyLoader(lambda: self.train_loader(rows, order))
@@ -104,8 +102,7 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         # Summed on the device, it would wait for the step before.
         counts = row_counts.sum(0).float().to(self.context.device, non_blocking=True)
         if self.slots > 1:
-            with self.profile.mark("all_reduce"):
-                dist.all_reduce(counts)
+            dist.all_reduce(counts)
         # Ranks' gradients are averaged: times `slots`, the mean over all masked tokens comes out.
         return self.slots / counts.clamp(min=1)
 

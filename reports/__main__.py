@@ -16,11 +16,10 @@ import contextlib
 import importlib
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 from cluster.flags import needing, number
-from detalbert.command import Parser
+from detalbert.command import Parser, page_file
 from detalbert.errors import UserError
 from detalbert.log import exit_with, fail
 
@@ -81,7 +80,7 @@ def _add_form_flags(parser: argparse.ArgumentParser) -> None:
             const=form,
             help=f"plain numbers as {form.upper()}",
         )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
+    parser.add_argument("--html", type=page_file, metavar="FILE", help="also write a page")
 
 
 def _add_master_flags(parser: argparse.ArgumentParser) -> None:

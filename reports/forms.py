@@ -38,7 +38,9 @@ FORMATS = {
 # Columns of what is no terminal: no line is folded.
 ENDLESS = 100_000
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="generator" content="detalbert">
+<title>{title}</title><style>
 body {{ font: 15px/1.5 sans-serif; margin: 2em; color: #222; background: #fff }}
 table {{ border-collapse: collapse }} th, td {{ padding: .3em .7em; border-bottom: 1px solid #ddd }}
 th, td:first-child {{ text-align: left }} td {{ text-align: right; white-space: nowrap }}

@@ -17,25 +17,22 @@ import numpy as np
 import torch
 from determined import pytorch
 
-from detalbert.engine import determinism, order, trial
+from detalbert.engine import order, trial
 from detalbert.engine.gradients import local_part
 from detalbert.engine.order import Steps
 from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.trial import StepTrial
 from detalbert.training import local
 from detalbert.training.workload import Training
-from lm import order as windows
-from pretrain import examples
 
 
 def switch_off(part: str) -> None:
     if part == "rng":  # Determined's own restore gives every rank the chief's generator
-        determinism.seed_step = lambda *_: None
+        trial.seed_step = lambda *_: None
     elif part == "order":  # a sampler's own shuffle, new in every process
         own = np.random.default_rng()
         order._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))
-        examples.ExampleOrder._seed = lambda *_: int(own.integers(1 << 32))  # type: ignore[method-assign]
-        windows.permute = lambda places, size, rng: own.permutation(size)[places].astype(np.uint64)
+        order.ShardOrder._permute = lambda shards, *_: own.permutation(len(shards))  # type: ignore[method-assign]
     elif part == "position":  # the data starts over
         trial.Steps = lambda order, slot, first: Steps(order, slot, 0)
     elif part == "gradient":  # of the last rank at the seventh step: infinite

@@ -151,9 +151,10 @@ def soak(
             print(f"cut {number:3d}  {kind:12s} {state}", flush=True)
         trial.whole(chopped)
         trial.metadata.close()
-        half_written = [str(path) for path in chopped.rglob(".*") if path.name != ".lock"]
+        hidden = {path.name for path in chopped.rglob(".*")}
+        half_written = hidden - {".lock", ".written.json"}
         if half_written:
-            raise SystemExit(f"half-written, and never removed: {half_written}")
+            raise SystemExit(f"half-written, and never removed: {sorted(half_written)}")
         return differences(uncut, chopped)
 
 

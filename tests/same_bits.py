@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load_file
 
 from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
 from detalbert.sums import checksum
@@ -91,9 +92,9 @@ def differences(output: Path, other_output: Path) -> list[str]:
 
 def of_checkpoint(folder: Path) -> dict[str, str]:
     """SHA-256 by part: weights, optimizer and schedule, or the files of a sharded model."""
-    files = {path.name: checksum(path) for path in sorted(folder.glob("*.distcp"))}
-    if files:
-        return files
+    shards = sorted(folder.glob("shard-*.safetensors"))
+    if shards:
+        return {path.name: of_value(load_file(path)) for path in shards}
     state = torch.load(folder / "state_dict.pth", weights_only=True)
     return {part: of_value(state[part]) for part in PARTS}
 

@@ -3,12 +3,18 @@
 import importlib
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import predict
+import train
 from detalbert import __version__
 from tests.conftest import ROOT
 
+LONG = "a" * 5000
 NEEDED = {
     "benchmarks": "stage",
     "cluster.check": "",
@@ -82,3 +88,21 @@ def test_every_command_prints_the_version(module: str, capsys: pytest.CaptureFix
         importlib.import_module(name).main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"detalbert {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "main, words",
+    [
+        (train.main, ["--resume", LONG]),
+        (train.main, ["--set", f"hyperparameters.model={LONG}"]),
+        (predict.main, ["--model", LONG, "--serve"]),
+    ],
+)
+def test_a_text_that_is_no_name_for_a_file_is_one_line(
+    main: Callable[[list[str]], int], words: list[str], tmp_path: Path, capsys: Any
+) -> None:
+    if main is train.main:
+        words = [*words, "--output-dir", str(tmp_path)]
+    assert main(words) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "too long" in error

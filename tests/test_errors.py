@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from detalbert import errors
-from detalbert.errors import SectionError, Unavailable, UnknownKey, UserError
+from detalbert.errors import SectionError, Unavailable, UserError, unknown_key
 from detalbert.log import exit_with, fail, start_logging
 
 
@@ -35,7 +35,7 @@ def test_each_part_is_one_line_without_logins() -> None:
 
 def test_an_error_travels_whole() -> None:
     """Worker processes and ranks pickle them; constructors differ, and an attribute may be set."""
-    unknown = UnknownKey("lr_scal", "hyperparameters", known=["lr_scale"])
+    unknown = unknown_key("lr_scal", "hyperparameters", known=["lr_scale"])
     section = SectionError([unknown, UserError("missing", key="hyperparameters.seed")])
     classes = (errors.UserError, errors.Diverged, errors.Unavailable, errors.PeerLost)
     plain = [kind("wrong", key="data.x", cure="change it") for kind in classes]

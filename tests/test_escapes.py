@@ -6,15 +6,12 @@ import json
 import logging
 import re
 import unicodedata
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.errors import UserError, first_line
 from detalbert.escapes import csv_cell, escape_controls, json_line
-from detalbert.inference.reply import ask, format_reply
 from detalbert.log import _Stderr
 from tests.conftest import ROOT, max_examples
 
@@ -69,17 +66,3 @@ def test_no_cell_begins_as_a_formula_however_it_is_cut(text: str) -> None:
             parts += row
     for part in parts:
         assert not part.lstrip(" ").startswith(("=", "+", "-", "@"))
-
-
-@max_examples(60)
-@given(question=texts.filter(str.strip), context=texts.map(lambda text: f"Ada wrote {text} tar."))
-def test_no_reply_is_obeyed(model: Any, question: str, context: str) -> None:
-    encodable = re.sub("[\ud800-\udfff]", "?", f"{question}\0{context}").split("\0", 1)
-    reply = ask(model, *encodable, threshold=1e9)
-    assert is_harmless(format_reply(reply, encodable[1]))
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_no_json_is_refused(number: float) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        json_line([number])

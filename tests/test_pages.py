@@ -1,30 +1,21 @@
 """The commands of every page run, in the page's order; those of `det` are what `det` knows."""
 
 import argparse
-import csv
 import json
 import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from determined import cli
 from determined.cli.cli import all_args_description
 
-from detalbert.inference import answering
-from detalbert.inference.model import load_model
-from detalbert.squad.calibration import given
-from detalbert.squad.metrics import exact_match
 from tests.cluster.planted import master
 from tests.conftest import ROOT, settings
-from tests.fakes.questions import read_questions, shipped
-from tests.fakes.runs import metrics
 from tests.pages import PROGRAM, commands, need, pages
 
 SHIPS = "The Zanto was loaded with pottery. The Belmira was loaded with salt."
@@ -142,85 +133,3 @@ def test_every_command_of_det_is_one_that_det_knows(tmp_path, monkeypatch):
         filled = re.sub(r"\b(ID|N)\b", "7", command.partition(" > ")[0])
         words = shlex.split(filled, comments=True)
         assert parser.parse_args(words[1:]).func, command
-
-
-def test_a_new_users_hour(checkout):
-    """From a spreadsheet to an endpoint, by the page's commands, on its 300 questions."""
-    lines = [line for line in commands(HOUR) if need(line) is None]
-    with socket.socket() as holder:  # bound, never listening: the system gives its port to nobody
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        port = holder.getsockname()[1]
-        lines = [line.replace("localhost:8000", f"localhost:{port}") for line in lines]
-        lines = [line.replace("--serve", f"--serve --port {port}") for line in lines]
-        hour = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *lines])
-        ended = subprocess.run(
-            ["bash", "-c", hour], cwd=checkout, capture_output=True, text=True, timeout=590
-        )
-    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
-    best = metrics(checkout / "runs" / "mine")["best"]
-    assert 20 < best["total"] < 80
-    assert best["f1"] > 40
-
-    with (checkout / "answers" / "predictions.csv").open(encoding="utf-8-sig") as file:
-        answers = list(csv.DictReader(file))
-    assert len(answers) == 20
-    assert list(answers[0])[:2] == ["question", "context"]
-    assert all(0 < float(row["probability"]) <= 1 for row in answers)
-    check_probabilities(checkout, scores=best)
-    calibration = "uncalibrated" if best["uncalibrated"] else "calibrated"
-    assert {row["calibration"] for row in answers} == {calibration}
-
-    response = ended.stdout[ended.stdout.index('{"question"') :]
-    reply, _ = json.JSONDecoder().raw_decode(response)
-    assert reply["answer"] == "pottery"
-
-
-def check_probabilities(checkout: Path, scores: dict[str, float]) -> None:
-    """The page's sentence, on 500 other questions: of the answers with a probability of a half and
-    more, the share that is right is within 0.1 of it, or they are marked as uncalibrated."""
-    data = checkout / "fresh.csv"
-    write_csv(data, "validation", 500, ["question", "context", "answer"])
-    model = load_model(str(checkout / "runs" / "mine"))
-    examples = list(read_questions(data))
-    (answered,) = answering.answer(model, examples, 0.0)
-    probabilities = []
-    right = []
-    for example in examples:
-        prediction = answered.predictions[example.id]
-        probability = given(answered.n_best[example.id], prediction)["probability"]
-        if probability >= 0.5:
-            texts = [text for text, _ in example.answers or ()] or [""]
-            probabilities.append(probability)
-            right.append(max(exact_match(prediction, text) for text in texts))
-    gap = abs(np.mean(probabilities) - np.mean(right))
-    assert model.is_calibrated == (not scores["uncalibrated"])
-    assert gap <= 0.1 or not model.is_calibrated
-    assert ('marked "uncalibrated"' in (ROOT / HOUR).read_text()) == (not model.is_calibrated)
-
-
-def write_csv(path: Path, split: str, count: int, columns: list[str]) -> None:
-    """The first `count` questions of a split as a spreadsheet."""
-    rows = []
-    for article in shipped(split, paragraphs=count // 4)["data"]:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                texts = [answer["text"] for answer in question["answers"]]
-                row = {
-                    "question": question["question"],
-                    "context": paragraph["context"],
-                    "answer": texts[0] if texts else "",
-                }
-                rows.append([row[column] for column in columns])
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([columns, *rows[:count]])
-
-
-def test_the_example_is_of_the_generated_world(tmp_path):
-    for name, split, count, columns in [
-        ("questions.csv", "train", 300, ["question", "context", "answer"]),
-        ("new.csv", "validation", 20, ["question", "context"]),
-    ]:
-        write_csv(tmp_path / name, split, count, columns)
-        example = ROOT / "docs" / "examples" / name
-        assert example.read_bytes() == (tmp_path / name).read_bytes()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from detalbert.errors import UserError
 from detalbert.redact import masked
-from detalbert.settings.schema import find_problems
+from detalbert.settings.experiment import find_problems
 from tests.fakes.secrets import PLANTED
 
 SECRET = """HF_TOKEN hf_token apiKey api_key --db-password PGPASSWORD AWS_SECRET_ACCESS_KEY auth

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from detalbert.errors import UserError
-from detalbert.settings import sections
-from detalbert.settings.text import DocumentsConfig
 from tests.conftest import ROOT
-from workloads import TABLE, WorkloadRow, choose, find_row, main
+from workloads import choose, find_row, main
 
 LM, PRETRAINING, SQUAD = "lm.trial", "pretrain.trial", "model_def"
 MASKED = {"model_config": {"model_type": "modernbert"}, "masked_fraction": 0.3}
@@ -38,15 +36,6 @@ def test_shards_say_what_they_hold(kind: str, tmp_path: Any) -> None:
     (tmp_path / "index.json").write_text(json.dumps({"kind": kind}))
     config = {"data": {"shards": str(tmp_path)}, "hyperparameters": {"layout": "auto"}}
     assert find_row(config).kind == kind
-
-
-def test_a_row_of_ones_own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = WorkloadRow("sentences", f"{__name__}:OWN", "own:WORKLOAD")
-    monkeypatch.setattr("workloads.TABLE", (*TABLE, row))
-    monkeypatch.setattr("workloads.DATA_KEYS", ["train", "sentences"])
-    assert find_row({"data": {"sentences": "a", "validation": "b"}}) is row
-    with pytest.raises(UserError, match="'sentenses': did you mean 'sentences'[?]"):
-        find_row({"data": {"sentenses": "a", "validation": "b"}})
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -90,6 +79,3 @@ def test_the_hook_names_all_mistakes_of_a_task(
     prediction = {"entrypoint": "python3 predict.py --model x"}
     monkeypatch.setenv("DET_EXPERIMENT_CONFIG", json.dumps(prediction))
     assert main() == 0
-
-
-OWN = sections.Parsers(DocumentsConfig, DocumentsConfig)

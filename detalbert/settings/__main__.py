@@ -6,7 +6,7 @@ python -m detalbert.settings > experiment.json
 import json
 from pkgutil import resolve_name
 
-from detalbert.settings.schema import EXPERIMENT
+from detalbert.settings.experiment import EXPERIMENT
 from detalbert.settings.sections import json_schema
 from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import Field
 
-from detalbert.errors import UnknownKey, UserError
+from detalbert.errors import UserError, unknown_key
 from detalbert.settings.metric import Metric
 from detalbert.settings.sections import (
     Parsers,
@@ -65,13 +65,14 @@ class DataConfig(Section):
             )
         for name in self.columns or ():
             if name not in COLUMNS:
-                raise UnknownKey(name, section="data.columns", known=COLUMNS)
+                raise unknown_key(name, section="data.columns", known=COLUMNS)
 
 
 class Length(NamedTuple):
-    """Optimizer steps of a run, and from one validation and checkpoint to the next."""
+    """Optimizer steps of a run, of its warm-up, and between two validations or checkpoints."""
 
     steps: int
+    warmup: int
     validation: int
     checkpoint: int
 
@@ -151,6 +152,7 @@ class StepHParams(Section):
             steps = math.ceil(windows * Fraction(str(self.epochs)) / self.global_batch_size)
         return Length(
             steps=steps,
+            warmup=round(steps * self.warmup_fraction),
             validation=self.validation_period or epoch,
             checkpoint=self.checkpoint_period or epoch,
         )

@@ -4,7 +4,6 @@ To add a metric, compute it in the workload's reducer and give it a row in its t
 are in `scores.json` beside the checkpoint and in `metrics.json`, and may be `searcher.metric`.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -23,13 +22,3 @@ class Metric(NamedTuple):
     charted: bool = False
     logged: bool = False
     smaller_is_better: bool = False
-
-
-def charted_names(metrics: Iterable[Metric]) -> set[str]:
-    """Return the names of the metrics that are reported to the master."""
-    return {metric.name for metric in metrics if metric.charted}
-
-
-def logged_names(metrics: Iterable[Metric]) -> tuple[str, ...]:
-    """Return the names of the metrics that the log has, the most important first."""
-    return tuple(metric.name for metric in metrics if metric.logged)

@@ -14,7 +14,7 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import dataclass_transform
 
-from detalbert.errors import SectionError, UnknownKey, UserError, nearest
+from detalbert.errors import SectionError, UserError, nearest, unknown_key
 from detalbert.settings.metric import Metric
 from detalbert.settings.values import Config
 
@@ -94,7 +94,7 @@ def _problems(error: ValidationError, section: str, keys: Config) -> list[UserEr
         key = str(fault["loc"][0])
         reason = fault["msg"]
         if fault["type"] == "unexpected_keyword_argument":
-            problems[key] = UnknownKey(key, section=section, known=keys)
+            problems[key] = unknown_key(key, section=section, known=keys)
             continue
         # Of a union each type has its own error: "a valid integer", "'auto'".
         if key in problems:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detalbert.squad.windows import window_grid
+
 
 class Candidates(NamedTuple):
     """The K best spans of n windows, best first, on the CPU.
@@ -98,18 +100,6 @@ def best_spans(
     }
     # Nothing above waits for the device; copying does.
     return Candidates(**{name: tensor.cpu().numpy() for name, tensor in candidates.items()})
-
-
-def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
-    """Convert [T] to [n, max_length], one window per line, -inf past its end."""
-    starts = cu_seqlens[:-1, None].long()  # [n, 1]
-    ends = cu_seqlens[1:, None].long()
-    place = torch.arange(max_length, device=cu_seqlens.device)
-    token = starts + place  # [n, max_length]
-    # Cells past the end read some other token, and are overwritten.
-    last = len(logits) - 1
-    grid = logits[token.clamp(max=last)]
-    return grid.masked_fill(token >= ends, -torch.inf)
 
 
 def _top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Places of answers in their contexts: as they are given, or of their texts alone.
+"""Places of answers in their contexts, of their texts alone.
 
 A text is sought word for word, then without regard to case and to the kinds of quotes, dashes and
 white space, one character for one. What needs more than that is an error: its row is named.
@@ -50,19 +50,6 @@ class Place(NamedTuple):
     end: int  # the character after it
     times: int  # how often it stands as well as there
     is_word: bool  # whether it begins and ends between words
-
-
-def is_at(context: str, text: str, start: int) -> tuple[str, int] | None:
-    """Return an answer and its first character if it stands there, else None. White space around
-    it may be another than in the context.
-    """
-    if start < 0:
-        return None
-    if context.startswith(text, start):
-        return text, start
-    stripped = text.strip()
-    first = start + text.index(stripped)
-    return (stripped, first) if context.startswith(stripped, first) else None
 
 
 def find_place(context: str, text: str) -> Place | None:

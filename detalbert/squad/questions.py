@@ -15,7 +15,7 @@ from detalbert.errors import UserError
 from detalbert.records import Row
 from detalbert.squad.columns import Columns
 from detalbert.squad.labels import BAD_LABEL, Fault, Label, is_empty, read_flag, read_labels
-from detalbert.squad.places import find_place, is_at
+from detalbert.squad.places import find_place
 from detalbert.squad.sources import Reading, Source
 from detalbert.squad.windows import Example
 
@@ -212,6 +212,19 @@ def _read_example(
     return example
 
 
+def _stands_at(context: str, text: str, start: int) -> tuple[str, int] | None:
+    """Return an answer and its first character if it stands there, else None. White space around
+    it may be another than in the context.
+    """
+    if start < 0:
+        return None
+    if context.startswith(text, start):
+        return text, start
+    stripped = text.strip()
+    first = start + text.index(stripped)
+    return (stripped, first) if context.startswith(stripped, first) else None
+
+
 def _find_places(
     context: str, labels: list[Label], counts: Counter[str]
 ) -> tuple[tuple[str, int], ...]:
@@ -221,7 +234,7 @@ def _find_places(
     answers = []
     for text, start in labels:
         if start is not None:
-            answer = is_at(context, text, start)
+            answer = _stands_at(context, text, start)
             if answer is None:
                 span = context[max(start, 0) :][: len(text)]
                 raise Fault(

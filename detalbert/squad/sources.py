@@ -14,6 +14,7 @@ from typing import Any
 from detalbert import addresses, hub, records
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.files import cached_folder
+from detalbert.settings.hparams import DataConfig
 
 OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
 OFFICIAL_SHA256 = {
@@ -95,6 +96,20 @@ def open_source(name: str, split: str, cache_dir: Path, reading: Reading | None 
             digest.update(repr(row).encode())
     fingerprint = digest.hexdigest()
     return Source(name, split, files=tuple(files), fingerprint=fingerprint, reading=reading)
+
+
+def open_split(config: DataConfig, split: str) -> Source:
+    """Find the source of a split of `data:`, as `open_source` does."""
+    name = config.train
+    if split == "validation" and config.validation:  # else a fraction of the training questions
+        name = config.validation
+    reading = Reading(
+        columns=config.columns or {},
+        sheet=config.sheet,
+        no_answer=tuple(config.no_answer or ()),
+        fraction=config.validation_fraction,
+    )
+    return open_source(name, split, Path(config.cache_dir), reading)
 
 
 @lru_cache(maxsize=2)

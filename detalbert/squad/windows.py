@@ -22,6 +22,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.errors import UserError
@@ -139,6 +141,18 @@ class Windows:
             "null_positions": self.null_positions(indices),
             "windows": indices,
         }
+
+
+def window_grid(logits: Tensor, cu_seqlens: Tensor, max_length: int) -> Tensor:
+    """Convert [T] to [n, max_length], one window per line, -inf past its end."""
+    starts = cu_seqlens[:-1, None].long()  # [n, 1]
+    ends = cu_seqlens[1:, None].long()
+    place = torch.arange(max_length, device=cu_seqlens.device)
+    token = starts + place  # [n, max_length]
+    # Cells past the end read some other token, and are overwritten.
+    last = len(logits) - 1
+    grid = logits[token.clamp(max=last)]
+    return grid.masked_fill(token >= ends, -torch.inf)
 
 
 def build_windows(

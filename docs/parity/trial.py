@@ -11,7 +11,7 @@ from determined import pytorch
 from torch import Tensor
 from transformers import AlbertConfig, AlbertForTokenClassification
 
-from detalbert.engine.attention import model_inputs
+from detalbert.engine.inputs import model_inputs
 from detalbert.engine.loaders import RowLoader
 from detalbert.engine.models import random_model
 from detalbert.engine.order import Steps, TrainOrder
@@ -19,7 +19,6 @@ from detalbert.engine.packed_trial import PackedTrial
 from detalbert.engine.rows import to_device
 from detalbert.engine.trial import Given
 from detalbert.settings.hparams import StepHParams
-from detalbert.settings.metric import charted_names, logged_names
 from detalbert.training.workload import Workload
 from parity.data import TOKENS, ParityData, ParityRow
 from parity.hparams import METRICS, PARSERS
@@ -41,8 +40,7 @@ class ParityTrial(PackedTrial[StepHParams, ParityRow]):
             hparams,
             random_model(AlbertForTokenClassification, config),
             epoch_windows=self.data.windows,
-            logged_metrics=logged_names(METRICS),
-            charted_metrics=charted_names(METRICS),
+            metrics=METRICS,
         )
         self.losses_of_rows = context.wrap_reducer(self.mean_loss, for_training=False)
         self.validation: dict[str, float] = {}

@@ -164,14 +164,6 @@ def test_pools_of_the_master(recorded, master, ask):
         assert any(key in line for line in lines), lines
 
 
-def test_what_set_changes_is_what_is_sent(master, ask):
-    """As text that Go's YAML reads, whatever the letters."""
-    master.answer.verdict = {"experiment": {"id": 0}}
-    ask("{name: a, description: b}", "--set", "description='🎈'", "--set", "name=yes 1e3")
-    sent = json.loads(master.asked[-1].body)["config"]
-    assert sent == '{"name": "yes 1e3", "description": "🎈"}'
-
-
 @pytest.mark.parametrize(
     "verdict",
     [

@@ -93,19 +93,6 @@ def test_exit_status_lines_and_json(capsys, tmp_path):
     assert capsys.readouterr().out.startswith(f"{path}: file: ")
 
 
-def test_machines_and_a_changed_key(capsys, tmp_path):
-    path = tmp_path / "master.yaml"
-    path.write_text(json.dumps(master()))
-    job = str(ROOT / "configs" / "distributed64.yaml")
-    arguments = [job, "--master", str(path), "--context", str(tmp_path)]
-
-    assert check.main(arguments) == 0
-    line = "resources.resource_pool: note: AWS launches no p3.16xlarge since 25 May 2026"
-    assert f"{job}: {line}; take another type\n" in capsys.readouterr().out
-    assert check.main([*arguments, "--set", "resources.slots_per_trial=60"]) == 2
-    assert "use a multiple, 56 or 64" in capsys.readouterr().out
-
-
 def test_it_begins_soon(real_python):
     """Neither torch nor pandas nor Determined's client without need."""
     words = [real_python, "-X", "importtime", "-m", "cluster.check", "configs/single.yaml"]
@@ -156,26 +143,6 @@ def test_no_value_anywhere_breaks_the_checker(odd):
             read, _ = check.check_experiment(config, ROOT, pools)
             for rule in ADVICE:
                 list(rule(read))
-
-
-@pytest.mark.parametrize(
-    ("name", "metric", "smaller"),
-    [
-        ("lm_local", "loss", True),
-        ("lm_local", "accuracy", False),
-        ("pretrain_local", "mlm_loss", True),
-        ("single", "loss", True),
-        ("single", "f1", False),
-    ],
-)
-def test_which_way_a_metric_is_better(name, metric, smaller):
-    config = experiment(f"{name}.yaml")
-    config["searcher"] |= {"metric": metric, "smaller_is_better": smaller}
-    assert problems(config) == {}
-
-    config["searcher"]["smaller_is_better"] = not smaller
-    advice = f"would keep the worst {metric}; set smaller_is_better: {str(smaller).lower()}"
-    assert problems(config) == {"searcher.smaller_is_better": advice}
 
 
 def test_an_unknown_key_hides_no_mistake(tmp_path, capsys):

@@ -1,15 +1,10 @@
 """Every config in configs/: the published arithmetic. That all else is right says test_check."""
 
-import json
-import re
-from pathlib import Path
-
 import jsonschema
 import pytest
 
 from cluster.experiment import parse_experiment
-from detalbert.engine.optim import plan_steps
-from detalbert.settings import schema
+from detalbert.settings.experiment import EXPERIMENT, load_schema
 from detalbert.settings.hparams import HParams, parse_hparams
 from pretrain.hparams import parse_pretrain_hparams
 from tests.cluster.planted import experiment
@@ -38,7 +33,7 @@ def test_published_arithmetic(name, slots, batch, rate, steps, warmup):
     assert hparams.global_batch_size == batch
     assert hparams.epochs == 2
     assert hparams.learning_rate() == pytest.approx(rate, rel=1e-12)
-    assert plan_steps(hparams, WINDOWS) == (steps, warmup)
+    assert hparams.length(WINDOWS)[:2] == (steps, warmup)
 
     # The header of the file has the same figures.
     header, _, _ = (ROOT / "configs" / name).read_text().partition("\nname:")
@@ -52,7 +47,7 @@ def test_published_arithmetic(name, slots, batch, rate, steps, warmup):
 @pytest.mark.parametrize("size", ["base", "large"])
 def test_published_arithmetic_of_pretraining(size):
     hparams = parse_pretrain_hparams(experiment(f"pretrain_{size}.yaml")["hyperparameters"])
-    assert plan_steps(hparams, 10**6) == (125_000, 3_125)
+    assert hparams.length(10**6)[:2] == (125_000, 3_125)
     assert hparams.learning_rate() == pytest.approx(0.00176, rel=1e-12)
     assert (hparams.global_batch_size, hparams.max_seq_length) == (4096, 512)
     assert (hparams.size, hparams.optimizer) == (size, "lamb")
@@ -87,40 +82,9 @@ def test_the_search_counts_in_the_steps_that_a_trial_trains():
     assert hyperparameters["lr_scale"]["minval"] < 0.75 < hyperparameters["lr_scale"]["maxval"]
 
 
-def property_names(node: object) -> set[str]:
-    """Return the keys that a schema describes, at any depth."""
-    names: set[str] = set()
-    children = node if isinstance(node, list) else []
-    if isinstance(node, dict):
-        names |= node.get("properties", {}).keys()
-        children = list(node.values())
-    for child in children:
-        names |= property_names(child)
-    return names
-
-
-def determineds_names(folder: Path) -> set[str]:
-    """Return the keys of Determined's schema of experiments, and of those that it refers to."""
-    files, names = ["experiment.json"], set()
-    for file in files:
-        text = (folder / file).read_text()
-        names |= property_names(json.loads(text))
-        files += set(re.findall(r"v0/([\w-]+\.json)", text)) - {*files}
-    return names
-
-
-def test_the_schemas_keys_are_determineds(shared):
-    ours = property_names(schema.load_schema())
-    theirs = determineds_names(shared / "determined-schemas")
-    of_pods = {"apiVersion", "kind", "metadata"}
-    refused = {"budget", "train_stragglers", "unit", "user"}  # of kinds that 0.38.1 has no longer
-    assert ours - theirs == {*of_pods, "prefer_gpu_topology"}
-    assert theirs - ours == {*refused, "val"}  # of a constant, which may be anything
-
-
 def test_the_schema_itself():
-    jsonschema.Draft7Validator.check_schema(schema.load_schema())
+    jsonschema.Draft7Validator.check_schema(load_schema())
     for path in ROOT.glob("configs/*.yaml"):  # to editors
         first, *_ = path.read_text().splitlines()
         name = first.removeprefix("# yaml-language-server: $schema=")
-        assert (path.parent / name).resolve() == schema.EXPERIMENT
+        assert (path.parent / name).resolve() == EXPERIMENT

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForQuestionAnswering
 
-from cluster.job import Job, count_trials, read_job
+from cluster.job import Job, read_job
 from cluster.published import MODELS
 from cluster.sizes import find_sizes, needed_gigabytes, parameters_of
 from detalbert.errors import UserError
@@ -97,39 +97,3 @@ def test_steps_windows_and_text():
     assert job_of("lm_1b", "hyperparameters.layout=auto").count_shards(slots=4, width=8) == 4
     assert job_of("lm_1b", "hyperparameters.layout={tensor: 2}").count_shards(16, 8) == 8
     assert job.count_shards(slots=64, width=8) == 1
-
-
-@pytest.mark.parametrize(
-    ("hyperparameters", "searcher", "trials"),
-    [
-        ({}, {"name": "single"}, 1),
-        ({}, {"name": "random", "max_trials": 7}, 7),
-        ({}, {"name": "adaptive_asha", "max_trials": 64}, 64),
-        ({"a": {"type": "categorical", "vals": [1, 2, 3]}, "b": 4}, {"name": "grid"}, 3),
-        (
-            {
-                "a": {"type": "int", "minval": 1, "maxval": 9, "count": 4},
-                "b": {"type": "categorical", "vals": [1, 2]},
-                "c": {"type": "const", "val": 3},
-            },
-            {"name": "grid"},
-            8,
-        ),
-    ],
-)
-def test_trials_of_a_search(hyperparameters, searcher, trials):
-    assert count_trials({"hyperparameters": hyperparameters, "searcher": searcher}) == trials
-
-
-def test_of_a_search_the_largest_values_count():
-    job = job_of(
-        "modern8",
-        "hyperparameters.max_steps={type: int, minval: 10, maxval: 90}",
-        "hyperparameters.max_seq_length={type: categorical, vals: [256, 384]}",
-        "hyperparameters.base_learning_rate={type: log, base: 10, minval: -5, maxval: -4}",
-        "hyperparameters.seed={type: const, val: 3}",
-    )
-    assert job.length.steps == 90
-    assert job.hparams.max_seq_length == 384
-    assert job.hparams.base_learning_rate == pytest.approx(1e-4)
-    assert job.hparams.seed == 3

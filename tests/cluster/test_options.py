@@ -1,17 +1,15 @@
 """Options for a run: properties of hours and dollars, and why one does not fit."""
 
 import math
-from typing import Any
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster import options
 from cluster.job import Job, read_job
 from cluster.machines import FAMILIES
-from cluster.options import Option, find_front, market_pools, plan_options, priced_pool
+from cluster.options import find_front, market_pools, plan_options, priced_pool
 from cluster.pools import Pool
 from cluster.prices import load_prices
 from cluster.published import nearest_measurement
@@ -88,41 +86,6 @@ def test_why_an_option_does_not_fit(name, changes, machine, words):
     assert any(words in reason for reason in reasons)
     assert frame.loc[~frame["fits"], ["hours", "dollars"]].isna().all(axis=None)
     assert (frame.loc[frame["fits"], "why"] == "").all()
-
-
-def test_a_newer_image_has_code_for_newer_gpus():
-    image = "environment.image=pytorch/pytorch:2.12.0-cuda12.8-cudnn9-devel"
-    frame = planned(job_of("modern8", image), "p6-b200.48xlarge")
-    assert frame["fits"].all()
-
-
-def option_on(machine: str, job: Job, slots: int, **changes: Any) -> Option:
-    pool = priced_pool(Pool(name="a", machine=machine), region="", priced_as=None)
-    gpu = pool.gpu._replace(**changes)
-    return Option(pool, gpu, width=pool.slots, slots=slots, job=job)
-
-
-def test_bytes_that_machines_send_in_a_step():
-    # 13.1 B parameters in a replica over 8 machines, one forward: 13.1e9 x (2 x 2 + 4) x 7 / 8.
-    job = job_of("lm_13b")
-    whole = option_on("p4d.24xlarge", job, slots=64, gbits=8)  # a gigabyte per second
-    assert whole.forward == job.hparams.max_tokens_per_forward
-    assert options._traffic_seconds(whole) == pytest.approx(13.1 * 8 * 7 / 8, rel=0.01)
-
-    # 205.8 M gradients of 4 bytes, twice around a ring of two machines; inside one machine none.
-    job = job_of("modern8")
-    pair = option_on("p4d.24xlarge", job, slots=16, gbits=8)
-    assert options._traffic_seconds(pair) == pytest.approx(0.2058 * 8 / 2, rel=0.01)
-    assert options._traffic_seconds(option_on("p4d.24xlarge", job, slots=8)) == 0
-
-
-def test_a_checkpoint_is_written_and_uploaded_once_a_model():
-    # 205.8 M parameters x 12 bytes: 157 MB/s to the root volume, then 250 MB/s.
-    seconds = options._checkpoint_seconds(option_on("p4d.24xlarge", job_of("modern8"), slots=64))
-    assert seconds == pytest.approx(2.47e9 / 157.3e6 + 2.47e9 / 250e6, rel=0.01)
-    # A sharded one: eight machines, eight uploads of each, onto NVMe.
-    seconds = options._checkpoint_seconds(option_on("p4d.24xlarge", job_of("lm_13b"), slots=64))
-    assert seconds == pytest.approx(19.66 / 1 + 19.66 / 0.25 / 8, rel=0.01)
 
 
 @given(

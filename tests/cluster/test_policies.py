@@ -2,13 +2,8 @@
 
 import re
 
-import pytest
-from determined.common import storage
-
-from detalbert.training import spot
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
-from tests.fakes.s3 import moto_server
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
@@ -28,17 +23,6 @@ def test_every_config_names_one_image_that_these_gpus_and_drivers_run():
         assert second == "PIP_ROOT_USER_ACTION=ignore", path.name
     for path in (ROOT / "cluster").iterdir():  # `image.cuda=` changes nothing on CPU slots
         assert path.is_dir() or b"image.cuda=" not in path.read_bytes(), path.name
-
-
-def test_what_the_webui_shows_of_a_config():
-    """Few labels, no two configs with the same; a search whose pages open on trained values."""
-    configs = {path.name: experiment(path.name) for path in CONFIGS}
-    labels = {name: tuple(config["labels"]) for name, config in configs.items()}
-    assert len(set(labels.values())) == len(labels)
-    assert max(map(len, labels.values())) <= 2
-    searches = [config for config in configs.values() if config["searcher"]["name"] != "single"]
-    assert searches
-    assert not any(config.get("perform_initial_validation") for config in searches)
 
 
 def policies_of(name: str) -> dict[str, dict[str, str]]:
@@ -108,32 +92,3 @@ def test_log_policies_do_what_they_say():
     for action, lines in DONE.items():
         for line in lines:
             assert actions(line) == ({action} if action else set()), line
-
-
-def test_storage_that_refuses_is_tried_once(monkeypatch):
-    """The lines are those of determined.exec.launch, with S3's own errors."""
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    bucket = {"type": "s3", "bucket": "nobodys", "access_key": "a", "secret_key": "b"}
-
-    def refusal() -> str:
-        with pytest.raises(Exception) as error:  # noqa: PT011
-            storage.validate_config(bucket, None)
-        return f"{FAILED}{error.value}"
-
-    with moto_server() as url:
-        bucket["endpoint_url"] = url
-        assert actions(refusal()) == {"cancel_retries"}
-    assert not actions(refusal())  # it does not answer now
-
-
-def test_the_notice_excludes_its_machine_and_a_recommendation_does_not(caplog):
-    """The lines are the watcher's own."""
-    watcher = spot.SpotWatcher(lambda notice: None, lambda: None)
-    answers = {spot.RECOMMENDATION: f"{spot.RECOMMENDATION} {{}}", spot.NOTICE: None}
-    watcher._read = answers.get
-    assert watcher._look() is None
-    answers[spot.NOTICE] = f'{spot.NOTICE} {{"action": "terminate"}}'
-    watcher.run()
-    advice, notice = (record.getMessage() for record in caplog.records)
-    assert actions(notice) == {"exclude_node"}
-    assert not actions(advice)

@@ -37,24 +37,6 @@ def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial
     assert "after step 8 (STATE_STOPPING_COMPLETED)" in line
 
 
-PATIENT = {"max_steps": 60, "early_stopping": 2, "validation_period": 6, "entrypoint": LAUNCHED}
-
-
-@pytest.mark.parametrize("trial", [PATIENT], indirect=True)
-def test_a_trial_of_two_slots_that_stops_early_is_complete(trial):
-    """All validations are equal by the number of questions; nobody is told to stop."""
-    trial.config["searcher"] = {"name": "single", "metric": "total", "smaller_is_better": False}
-    with trial.master(slots=(2,)) as master:
-        done = trial.run(master)
-
-    assert [report["steps"] for report in master.reports("validation")] == [6, 12, 18]
-    assert steps_of(master.checkpoints)[-1] == 18
-    assert master.states[-1] == "done"
-    assert master.acknowledged == 0
-    line = "[rank=0] INFO: stopped early: no better total in 2 validations; the run is complete\n"
-    assert done.stderr.count(line) == 1
-
-
 def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
     alone = SimpleNamespace(rank=0, broadcast=lambda state: state)
     preempt = SimpleNamespace(should_preempt=lambda acknowledge: False)
@@ -63,7 +45,7 @@ def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
         validation_period=6, reporting_period=10, checkpoint_period=99, spot_notice=False
     )
     stops = MasterStops(context, searched=True)
-    schedule = Schedule(hparams, context.distributed, 0, stops)
+    schedule = Schedule(hparams, context.distributed, stops)
     with FakeMaster(dropped_at=6) as master:
         info = SimpleNamespace(master_url=master.url, trial=SimpleNamespace(trial_id=11))
         monkeypatch.setattr(determined, "get_cluster_info", lambda: info)

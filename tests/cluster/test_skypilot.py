@@ -1,12 +1,8 @@
 """cluster/skypilot.yaml: by the parsers of its commands, and by SkyPilot itself."""
 
-import subprocess
-
 import pytest
 import yaml
-from torch.distributed.run import get_args_parser
 
-import train
 from cluster.machines import FAMILIES
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
@@ -29,42 +25,6 @@ def test_its_gpus_and_image_are_those_of_its_config():
     slots = config["resources"]["slots_per_trial"]
     assert set(TASK["resources"]["accelerators"].values()) == {slots}
     assert TASK["resources"]["image_id"] == f"docker:{config['environment']['image']['cuda']}"
-
-
-STUB = """python3() { printf '%s\\0' "$@"; echo; }; bash() { python3 "$@"; }
-"""
-
-
-def run(part: str, **variables: str) -> list[list[str]]:
-    """Run a part of the file with a `python3` that prints its arguments; return what it got."""
-    defaults = {name: value for name, value in TASK["envs"].items() if value is not None}
-    done = subprocess.run(
-        ["bash", "-uc", STUB + TASK[part]],
-        env={**defaults, **variables, **RANK},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0
-    assert done.stderr == ""
-    return [line.split("\0")[:-1] for line in done.stdout.splitlines()]
-
-
-def test_its_commands_are_those_that_torchrun_and_train_py_take(python):
-    (words,) = run("run", OUTPUT="my run", SET="--set hyperparameters.epochs=3")
-
-    assert words[:2] == ["-m", "detalbert.torchrun"]
-    assert "/output/my run" in words
-    launcher = get_args_parser().parse_args(words[2:])
-    assert launcher.nnodes == "2"
-    assert launcher.node_rank == 1
-    assert launcher.nproc_per_node == "8"
-    assert launcher.master_addr == "10.0.0.7"
-    assert (ROOT / launcher.training_script).is_file()
-
-    args = train.parse_arguments(launcher.training_script_args)
-    assert args.set == ["hyperparameters.epochs=3"]
-    assert (ROOT / args.config).is_file()
-    assert [line[-1] for line in run("setup")] == ["determined", "startup-hook.sh"]
 
 
 # Exit codes of all machines, and whether another try may help: of several machines the first

@@ -17,13 +17,12 @@ import packaging
 import pydantic
 import pytest
 
-from tests.cluster.planted import experiment
 from tests.cluster.test_policies import actions
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("real_python")
 
-TORCH = "2.7.1+cu126"
+TORCH = "2.12.0+cu126"
 Packages = Mapping[str, str]  # version by name
 
 
@@ -96,26 +95,6 @@ def bare(once) -> pathlib.Path:
     return once("bare", make) / "venv"
 
 
-def managed_prefix(folder: pathlib.Path, bare: pathlib.Path) -> None:
-    """An installation of its own, no virtual environment, whose Python says that it is managed.
-
-    pip looks for the file EXTERNALLY-MANAGED beside the standard library, except in a virtual
-    environment (PEP 668).
-    """
-    stdlib = pathlib.Path(os.__file__).parent
-    own = folder / "lib" / stdlib.name
-    own.mkdir(parents=True)
-    for path in stdlib.iterdir():
-        if path.name not in ("site-packages", "dist-packages", "EXTERNALLY-MANAGED"):
-            (own / path.name).symlink_to(path)
-    (own / "EXTERNALLY-MANAGED").write_text("[externally-managed]\nError=Use a venv.\n")
-    (folder / "bin").mkdir()
-    shutil.copy2(os.path.realpath(sys.executable), folder / "bin" / "python")
-    (site,) = bare.glob("lib/python*/site-packages")
-    shutil.copytree(site, own / "site-packages")
-    (own / "dist-packages").symlink_to("site-packages")  # where Debian's Python looks
-
-
 class Image:
     """A Python that looks like that of a task image with these packages."""
 
@@ -176,15 +155,12 @@ def hook(
 
 @pytest.fixture
 def image(tmp_path, bare) -> Callable[..., Image]:
-    def build(without: Container[str] = (), managed: bool = False, **versions: str) -> Image:
+    def build(without: Container[str] = (), **versions: str) -> Image:
         packages = {}
         for name, version in {**IMAGE, **versions}.items():
             if name not in without:
                 packages[name] = version
-        if managed:
-            managed_prefix(tmp_path / "python", bare)
-        else:
-            shutil.copytree(bare, tmp_path / "python", symlinks=True)
+        shutil.copytree(bare, tmp_path / "python", symlinks=True)
         return Image(tmp_path / "python", packages)
 
     return build
@@ -240,34 +216,6 @@ def test_a_torch_or_harness_out_of_range_is_refused_once_not_replaced(image, whe
         assert f"{version} is there and never replaced" in line
         assert actions(line) == {"cancel_retries"}
         assert built.versions()[name] == version
-
-
-def test_an_externally_managed_python_with_torch_alone(image, wheels, tmp_path):
-    """The configs' variable lets the container install the harness; the hook does the rest."""
-    built = image(without=IMAGE.keys() - {"torch"}, managed=True)
-    user = tmp_path / "user"
-    base = {"PYTHONUSERBASE": str(user)}
-
-    # What a container of 0.38.1 does first, for the harness (task-setup.sh).
-    install = f"{built.python} -m pip install --quiet --user determined".split()
-    failed = hook(built.python, wheels, *install, fails=True, **base)
-    assert "externally-managed-environment" in failed.stderr
-    texts = experiment("smoke.yaml")["environment"]["environment_variables"]
-    variables = dict(text.split("=") for text in texts)
-    hook(built.python, wheels, *install, **base, **variables)
-
-    done = hook(built.python, wheels, **base)
-    assert done.stdout.startswith("startup-hook.sh: installing tokenizers>=0.23.3 ")
-    sites = [
-        *user.glob("lib/python*/site-packages"),
-        *built.folder.glob("local/lib/python*/dist-packages"),  # where Debian's own pip installs
-    ]
-    after = built.versions(*sites)
-    assert after.keys() > IMAGE.keys()
-    assert after["torch"] == TORCH
-
-    done = hook(built.python, tmp_path / "no-such-folder", **base)
-    assert done.stdout + done.stderr == ""
 
 
 def test_a_failure_ends_the_container_that_sources_it(image, tmp_path):

@@ -12,7 +12,6 @@ import torch
 from tests.cluster.conftest import LAUNCHED, steps_of
 from tests.fakes.master import FakeMaster
 
-TRAINING = {"loss", "learning_rate_1e6", "grad_norm", "examples_per_second", "epochs"}
 VALIDATION = {"exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "loss", "epochs"}
 # As ship_logs.py of 0.38.1 reads a line: the rank first, where there is one, then the level.
 RANK = re.compile(r" ?\[rank=[0-9]+\] ?(.*)")
@@ -24,35 +23,6 @@ def ours(stderr: str) -> list[str]:
     lines = stderr.splitlines()
     last_traced = max(n for n, line in enumerate(lines) if line.startswith("+"))
     return lines[last_traced + 1 :]
-
-
-def levels(lines: list[str]) -> list[str | None]:
-    """Return the level of each line, None if it has none."""
-    names = []
-    for line in lines:
-        rank = RANK.fullmatch(line)
-        level = LEVEL.fullmatch(rank[1] if rank else line)
-        names.append(level[1] if level else None)
-    return names
-
-
-def test_few_charts_and_what_a_run_says(ran):
-    master = ran.master
-    for report in master.reports("training"):
-        assert report["metrics"].keys() == TRAINING | {"batches"}
-    for report in master.reports("validation"):
-        assert report["metrics"].keys() == VALIDATION | {"batches"}
-    assert master.progress[-1] == 1.0
-    assert master.acknowledged == 0
-    assert master.states[0] == "loading"
-    assert master.states[-1] == "done"
-    assert set(master.states) == {"loading", "training", "validating", "checkpointing", "done"}
-
-    # Lines of the log: short but for those of steps, with a level.
-    lines = ours(ran.done.stderr)
-    assert set(levels(lines)) == {"INFO"}
-    assert not [line for line in lines if len(line) > 100 and "batch" not in line]
-    assert all("] determined: " in line for line in ran.done.stdout.splitlines())  # the launcher's
 
 
 def test_the_scores_and_the_resolved_config_of_a_run(ran):
@@ -98,9 +68,7 @@ def test_a_trial_stopped_between_reports_goes_on_to_the_same_bits(ran, branch):
     check_resumed_log(ours(done.stderr), master, stopped, steps)
     check_epochs(master)
 
-    # No report of the first few steps of a start: they say how it began.
     later = [r for r in master.metrics[reports_before:] if r["group"] == "training"]
-    assert later[0]["steps"] - steps >= 5
     assert later[-1]["steps"] == 60
     assert [report["steps"] for report in master.reports("validation")] == [20, 40, 60]
     assert len(master.kept) == 1
@@ -133,37 +101,6 @@ def check_epochs(master: FakeMaster) -> None:
     windows = 8 * 60 / master.metadata["resolved"]["epochs"]  # of an epoch
     expected = [report["steps"] * 8 / windows for report in master.metrics]
     assert epochs == pytest.approx(expected)
-
-
-def test_a_continued_experiment_says_its_new_values(ran, branch):
-    branch.config["hyperparameters"]["max_steps"] = 64
-    last = ran.master.checkpoints[-1]
-    with branch.master() as master:
-        master.metadata = {**ran.master.metadata, "notes": "of somebody else"}
-        branch.run(master, checkpoint=last.uuid, steps=60)
-
-    resolved = [metadata["resolved"] for metadata in (*ran.master.kept, *master.kept)]
-    assert [values["steps"] for values in resolved] == [60, 64]
-    assert master.metadata["notes"] == "of somebody else"
-
-
-@pytest.mark.parametrize("trial", [{"max_steps": 3, "validation_period": 5}], indirect=True)
-def test_a_master_that_is_slow_and_keeps_no_metadata(trial, monkeypatch):
-    """Determined's thread reports the validation to the master, on a real one after the request for
-    the best validation: the line was missing."""
-    refusal = (500, {"message": "no metadata here"})
-    monkeypatch.setattr(FakeMaster, "keep_metadata", lambda *_: refusal)
-    trial.config["searcher"]["metric"] = "best_exact"
-    with trial.master() as master:
-        master.slow = 1.0
-        done = trial.run(master)
-
-    (validation,) = master.reports("validation")
-    assert validation["steps"] == 3
-    assert validation["metrics"].keys() == VALIDATION | {"best_exact", "batches"}
-    assert ours(done.stderr)[-1].startswith("INFO: best validation (step 3):  exact ")
-    assert done.stderr.count("WARNING: the master does not keep the resolved config (") == 1
-    assert '"hyperparameters": {' in done.stderr  # in that line
 
 
 @pytest.mark.parametrize("trial", [{"entrypoint": LAUNCHED}], indirect=True)
@@ -209,3 +146,13 @@ def policy_actions(shared: Path) -> dict[str, str]:
         for policy in base.get("log_policies", ()):
             actions[policy["pattern"]] = policy["action"]
     return actions
+
+
+def levels(lines: list[str]) -> list[str | None]:
+    """Return the level of each line, None if it has none."""
+    names = []
+    for line in lines:
+        rank = RANK.fullmatch(line)
+        level = LEVEL.fullmatch(rank[1] if rank else line)
+        names.append(level[1] if level else None)
+    return names

@@ -11,17 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.corpus.mixture import Mixture, apportion, draw_windows
+from detalbert.corpus.mixture import Mixture
 from detalbert.corpus.read import Shards
-from detalbert.errors import UserError
-from detalbert.settings.text import parse_text_config
 from lm.data import LmText
 from lm.hparams import LmHParams
-from lm.order import WindowOrder
 from pretrain.data import PretrainText
 from pretrain.examples import ExampleOrder
 from tests.conftest import max_examples
-from tests.corpus.documents import documents_config
 from tests.corpus.documents import write as write_documents
 from tests.fakes.text import TOKENIZER, contexts, tiny, write
 
@@ -77,39 +73,17 @@ def test_every_stretch_has_each_source_by_its_weight(weights: list[float], first
     assert np.array_equal(later_numbers, numbers[1_000:])
 
 
-@given(st.lists(st.integers(0, 50), min_size=1).filter(any), st.integers(0, 99))
-def test_shares_are_whole_and_add_up(weights: list[int], total: int) -> None:
-    counts = apportion(weights, total)
-    assert counts.sum() == total
-    exact = np.array(weights) / sum(weights) * total
-    assert (abs(counts - exact) < 1).all()
-
-
-def test_a_capped_validation_sees_each_source_in_proportion() -> None:
-    sources = np.repeat([0, 1, 0, 2], [100, 60, 20, 20])
-
-    drawn = draw_windows(sources, 50)
-
-    assert [len(windows) for windows in drawn] == [30, 15, 5]
-    for source, windows in enumerate(drawn):
-        assert (sources[windows] == source).all()
-        assert (np.diff(windows) > 0).all()
-    assert max(drawn[0]) > 160 > min(drawn[0])  # not the first ones
-    for limit in (200, None):
-        assert [len(windows) for windows in draw_windows(sources, limit)] == [120, 60, 20]
-
-
 SMALL_SHARDS: dict[str, Any] = {"shard_mib": 0.01, "validation_fraction": 0.1}
 RANKS = (1, 2, 4)
 Step = list[tuple[int, ...]]  # a step's windows, sorted: their places in shards or in an epoch
 
 
-def steps_of(order: Any, steps: int, ranks: int, index: Any = slice(None)) -> list[Step]:
-    """Return the windows of the first steps over all ranks; `index` is of a rank's share."""
+def steps_of(order: Any, steps: int, ranks: int) -> list[Step]:
+    """Return the windows of the first steps over all ranks."""
     result = []
     for number in range(steps):
-        windows = [order.share(number, rank)[index] for rank in range(ranks)]
-        result.append(sorted(map(tuple, np.concatenate(windows).tolist())))
+        windows = [order.share(number, rank) for rank in range(ranks)]
+        result.append(sorted(map(tuple, np.column_stack([np.concatenate(windows)]).tolist())))
     return result
 
 
@@ -138,7 +112,7 @@ def test_weights_hold_over_an_epoch_of_examples_at_every_layout(tmp_path: Path) 
 
     layouts = []
     for ranks in RANKS:
-        order = ExampleOrder(train, 8, ranks, seed=1, group=2)
+        order = ExampleOrder(train, 8, ranks, seed=1)
         layouts.append(steps_of(order, count, ranks))
 
     steps, *others = layouts
@@ -147,45 +121,6 @@ def test_weights_hold_over_an_epoch_of_examples_at_every_layout(tmp_path: Path) 
     sources = [corpus.sources[corpus.shard_of(number)] for step in steps for _, number in step]
     names = [corpus.names[source] for source in sources]
     assert_weights_hold(steps, names, corpus)
-
-
-def test_weights_hold_over_an_epoch_of_documents_at_every_layout(tmp_path: Path) -> None:
-    sources = three(tmp_path, **WEIGHTS)
-    folder = write_documents(sources, tmp_path, article="line", **SMALL_SHARDS)
-    config = documents_config(sources, tmp_path, article="line", **SMALL_SHARDS)
-    corpus = Shards(str(folder), "train", config)
-    windows = np.array([shard["tokens"] // 32 for shard in corpus.shards])
-
-    layouts = []
-    for ranks in RANKS:
-        order = WindowOrder(windows, 8, 1, 2, ranks, corpus.sources, corpus.weights)
-        layouts.append(steps_of(order, len(order) // 8, ranks, index=1))
-
-    steps, *others = layouts
-    assert others == [steps, steps]
-    names = [corpus.names[corpus.sources[shard]] for step in steps for shard, *_ in step]
-    assert_weights_hold(steps, names, corpus)
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ([], "data.text"),
-        ([3], "data.text[0]"),
-        ([{"sauce": "a"}], "data.text[0]."),
-        ([{"source": "a", "weight": 0}], "data.text[0].weight"),
-        ([{"source": "a", "weight": 1}, "b"], "data.text"),
-        (["x/a.txt", "y/a.txt"], "data.text"),
-        ([{"source": "a", "name": "a b"}], "data.text[0].name"),
-        (3, "data.text"),
-    ],
-)
-def test_a_wrong_list_is_one_line(text: Any, key: str) -> None:
-    with pytest.raises(UserError) as error:
-        parse_text_config({"text": text, "tokenizer": "x"})
-    line = str(error.value)
-    assert line.startswith(key)
-    assert "\n" not in line
 
 
 def test_shards_alone_suffice(tmp_path: Path) -> None:

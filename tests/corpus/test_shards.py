@@ -25,10 +25,10 @@ from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.sums import seal
 from tests.conftest import ROOT, Script
 from tests.corpus import documents
-from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write_config
+from tests.corpus.documents import byte_tokenizer, documents_config, write_config
 from tests.fakes.damage import flip
 from tests.fakes.runs import wait_for
-from tests.fakes.s3 import Faults, bucket, upload
+from tests.fakes.s3 import Faults, bucket
 from tests.fakes.text import LENGTH, TOKENIZER, contexts, sums, text_config, write
 
 TEXTS = contexts(120)
@@ -101,13 +101,6 @@ def test_documents_are_those_of_the_tokenizers_call(split: str, text: Path, tmp_
     assert [document.tolist() for document in ids] == expected
     assert shards.count("documents") == len(expected)
     assert all(shard["source"] == "" for shard in shards.shards)
-
-
-def test_white_space_and_special_tokens_of_a_document_are_its_text(tmp_path: Path) -> None:
-    text = "\t if x:\r\n  <|endoftext|>\x00\u2028\n\n"
-    path = documents.write_lines(tmp_path / "a.jsonl", [text, "b"])
-    folder = documents.write(path, tmp_path, validation_fraction=0.0)
-    assert read_back(folder, "train") == [text, "b"]
 
 
 def test_parts_and_workers_give_the_bytes_of_one_writer(
@@ -264,26 +257,6 @@ def test_a_bucket_is_written_and_read_as_a_folder(
             assert np.array_equal(values, expected)
 
 
-def test_what_a_bucket_lacks_is_one_line(
-    s3: tuple[Any, Faults], text: Path, tmp_path: Path
-) -> None:
-    client, faults = s3
-    data = text_config("generated", tmp_path)
-    with pytest.raises(UserError, match="s3://bucket/nothing: no index.json"):
-        Corpus("s3://bucket/nothing", "train", data)
-
-    folder = write(text, tmp_path, **SMALL)
-    flip(folder / "train-00000-00000.tokens.npy", random.Random(0))
-    (folder / "train-00000-00001.tokens.npy").unlink()
-    upload(client, folder)
-    corpus = Corpus("s3://bucket/shards", "train", data)
-    with pytest.raises(UserError, match="00000.tokens.npy is not as it was written; upload"):
-        corpus.example(0)
-    with pytest.raises(UserError, match=r"00001.tokens.npy"):
-        corpus.columns(1)
-    assert not list((tmp_path / "cache").rglob("fetched-*/*-00001.tokens.npy"))
-
-
 def test_a_killed_worker_is_one_line(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
@@ -302,13 +275,6 @@ def test_a_full_disk_is_one_line(
     monkeypatch.setattr(np, "save", fail)
     with pytest.raises(UserError, match="token shards .*No space left.*free space"):
         write(text, tmp_path)
-
-
-@pytest.mark.parametrize("part", ["0/3", "4/3", "1", "x/y"])
-def test_no_part_is_one_line(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = write_config(tmp_path, "generated")
-    assert main([str(config), "--output", str(tmp_path / "parts"), f"--part={part}"]) == 2
-    assert f"argument --part: invalid part_i_of_n value: {part!r}" in capsys.readouterr().err
 
 
 def test_the_command_has_no_torch(tmp_path: Path, real_python: str) -> None:

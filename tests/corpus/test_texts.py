@@ -13,10 +13,9 @@ import pandas
 import pytest
 
 from detalbert.addresses import zstd
-from detalbert.corpus.__main__ import main
 from detalbert.corpus.text import open_texts, read_documents
 from detalbert.errors import UserError
-from tests.corpus.documents import documents_config, write_config
+from tests.corpus.documents import documents_config
 
 TEXTS = ["Un café.", "Two. Three\u2028four.", "Five."]
 ROWS = [{"id": number, "text": text} for number, text in enumerate(TEXTS)]
@@ -144,20 +143,6 @@ def test_it_is_one_line(have: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=line) as error:
         read(tmp_path, source)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("have", ["t12 messages", "t23 cut", "no Parquet"])
-def test_the_command_ends_with_one_line(
-    have: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], fork: None
-) -> None:
-    files, source, _ = REFUSED[have]
-    write_files(tmp_path / "in", files)
-    config = write_config(tmp_path, str(tmp_path / "in" / source))
-    assert main([str(config), "--output", str(tmp_path / "o"), "--workers", "1"]) == 2
-    log = capsys.readouterr().err
-    assert str(tmp_path / "in") in log.splitlines()[-1]
-    assert "Traceback" not in log
-    assert not (tmp_path / "o" / "index.json").exists()
 
 
 def test_held_out_files_and_rows_without_text_are_said(

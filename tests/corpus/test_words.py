@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from detalbert.corpus import words
 from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.vocabulary import END_OF_TEXT, train_byte_bpe
-from detalbert.corpus.words import WordEncoder, find_word_rule
+from detalbert.corpus.words import WordEncoder
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, read_squad
@@ -112,28 +112,3 @@ def test_byte_level_words_are_looked_up(texts: list[str], special: bool) -> None
         if special:
             for encoding, text in zip(encodings, texts, strict=True):
                 assert backend.decode(encoding.ids, skip_special_tokens=False) == text
-
-
-def change(**parts: Any) -> Tokenizer:
-    """Return BACKEND with other components."""
-    backend = Tokenizer.from_str(BACKEND.to_str())
-    for name, component in parts.items():
-        setattr(backend, name, component)
-    return backend
-
-
-OTHERS = [
-    albert_like(splitter=pre_tokenizers.Metaspace()),  # keeps white space
-    albert_like(splitter=in_turn(pre_tokenizers.Metaspace(prepend_scheme="first"))),
-    albert_like(normalizers.Replace(" the", "x")),
-    albert_like(normalizers.Replace(tokenizers.Regex("e r"), "x")),
-    change(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)),
-    change(pre_tokenizer=pre_tokenizers.ByteLevel(False, use_regex=False)),
-    change(normalizer=normalizers.Lowercase()),
-]
-
-
-@pytest.mark.parametrize("backend", OTHERS)
-def test_words_are_found_only_where_that_is_known_to_be_right(backend: Any) -> None:
-    assert find_word_rule(backend) == ""
-    check(WordEncoder(backend), ["the river  the", " river the ", "", "The Cafe"])

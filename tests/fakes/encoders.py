@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
-from detalbert.engine import kernel
+from detalbert.engine import attention, kernel
 from detalbert.engine.attention import PACKED
 from detalbert.engine.forward import Forward
 from detalbert.engine.rows import SquadRow
@@ -95,7 +95,7 @@ def broken_compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
 
 def use_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have attention use the flash kernel as on a GPU, by a stand-in that keeps its contract."""
-    monkeypatch.setattr(kernel, "has_kernel", lambda device: True)
+    monkeypatch.setattr(attention, "has_kernel", lambda device: True)
     monkeypatch.setattr(kernel, "DTYPES", (torch.float32,))
     monkeypatch.setattr(kernel, "varlen_attn", _kernel)
 

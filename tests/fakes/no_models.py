@@ -1,6 +1,5 @@
 """Things that are no model, and the line with which `predict.py` refuses one."""
 
-import json
 import os
 import pickle
 import shutil
@@ -54,69 +53,11 @@ def plant(checkpoint: Path, name: str, file: Path) -> None:
         (checkpoint / name).write_bytes(pickle.dumps({**numbers, "more": Evil(file)}))
 
 
-def with_values(path: Path, **values: Any) -> bytes:
-    """Return a JSON file with other values."""
-    return json.dumps({**json.loads(path.read_text()), **values}).encode()
-
-
-def damages(checkpoint: Path, folder: Path) -> dict[str, tuple[Path, bytes | None]]:
-    """Return files of a checkpoint and what to replace them by (None: nothing), by what is said.
-
-    Args:
-        folder: for files of weights.
-    """
-    weights = checkpoint / "state_dict.pth"
-    data = checkpoint / "load_data.json"
-    config = checkpoint / "pretrained" / "config.json"
-    tokenizer = checkpoint / "pretrained" / "tokenizer.json"
-
-    with_code = folder / "evil.pth"
-    torch.save({"models_state_dict": [Evil()]}, with_code)
-    without_one = folder / "less.pth"
-    state = torch.load(weights, weights_only=True)
-    state["models_state_dict"][0].popitem()
-    torch.save(state, without_one)
-    hparams = json.loads(data.read_text())["hparams"]
-    wrong_regex = {
-        "type": "Split",
-        "behavior": "Isolated",
-        "invert": False,
-        "pattern": {"Regex": "("},
-    }
-
-    return {
-        "holds more than tensors and numbers": (weights, with_code.read_bytes()),
-        "does not load as a model: ": (weights, with_code.read_bytes()[:100]),
-        "does not load as a model: mmap": (weights, pickle.dumps(Evil())),
-        "Missing key(s) in state_dict": (weights, without_one.read_bytes()),
-        "dropout: unknown key": (data, with_values(data, hparams={**hparams, "dropout": 1})),
-        "does not load as a model: 'hparams'": (data, b"{}"),
-        "not a checkpoint of this package": (data, None),
-        "does not load as a model: 0.0 cannot": (
-            config,
-            with_values(config, hidden_size=0),
-        ),
-        "does not load as a model: Oniguruma": (
-            tokenizer,
-            with_values(tokenizer, pre_tokenizer=wrong_regex),
-        ),
-    }
-
-
-def damaged_checkpoints(checkpoint: Path, folder: Path) -> dict[str, Path]:
-    """Return copies of a checkpoint without its manifest, a file replaced, by what is said."""
-    copies = {}
-    for number, (message, damage) in enumerate(damages(checkpoint, folder).items()):
-        path, content = damage
-        copy = Path(shutil.copytree(checkpoint, folder / f"copy{number}"))
-        (copy / "manifest.json").unlink()
-        target = copy / path.relative_to(checkpoint)
-        if content is None:
-            target.unlink()
-        else:
-            target.write_bytes(content)
-        copies[message] = copy
-    return copies
+def unlisted_copy(checkpoint: Path, folder: Path) -> Path:
+    """Copy a checkpoint to a new `folder`, without its manifest."""
+    shutil.copytree(checkpoint, folder)
+    (folder / "manifest.json").unlink()
+    return folder
 
 
 def truncated_model(folder: Path) -> Path:
@@ -128,23 +69,26 @@ def truncated_model(folder: Path) -> Path:
 
 def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
     """Return things that are no model, by what is said of them."""
+    with_code = unlisted_copy(run.checkpoint, folder / "with code")
+    torch.save({"models_state_dict": [Evil()]}, with_code / "state_dict.pth")
+
+    less = unlisted_copy(run.checkpoint, folder / "less")
+    state = torch.load(less / "state_dict.pth", weights_only=True)
+    state["models_state_dict"][0].popitem()
+    torch.save(state, less / "state_dict.pth")
+
     changed = Path(shutil.copytree(run.checkpoint, folder / "changed"))
     with (changed / "state_dict.pth").open("ab") as file:
         file.write(b"x")
-    (folder / "empty" / "checkpoints").mkdir(parents=True)
+
     make_model("bert").save_pretrained(folder / "bare")
-    (folder / "broken").mkdir()
-    (folder / "broken" / "config.json").write_text("{}")
     return {
-        **damaged_checkpoints(run.checkpoint, folder),
-        "no such folder": folder / "nowhere",
-        "neither a checkpoint": folder,
-        "no such folder; give a checkpoint": run.questions,
-        "empty: no complete checkpoint in": folder / "empty",
+        "holds more than tensors and numbers": with_code,
+        "Missing key(s) in state_dict": less,
         "not a complete checkpoint (state_dict.pth is not as it was written)": changed,
-        "does not load as a model": folder / "broken",
+        "no such folder; give a checkpoint": folder / "nowhere",
+        "neither a checkpoint": folder,
         "does not load as a model: Error while": truncated_model(folder / "short"),
         "its weights lack 'qa_outputs": ROOT / "embedded" / "albert-tiny",
         "bare: it has no tokenizer": folder / "bare",
-        "trial:3:newest: no such folder": "trial:3:newest",
     }

@@ -13,7 +13,7 @@ import yaml
 
 import train
 from detalbert.engine import progress
-from detalbert.training.timeline import list_checkpoints
+from detalbert.training.folder import list_checkpoints
 
 
 def change(config: Path, **hyperparameters: Any) -> Path:
@@ -58,8 +58,8 @@ def metrics(output: Path) -> dict[str, Any]:
 
 
 def official(scores: dict[str, float]) -> dict[str, float]:
-    """What a prediction has of a validation's scores: all but its calibration."""
-    others = ("calibrat", "probability_")
+    """What a prediction has of a validation's scores: all but its loss and calibration."""
+    others = ("loss", "calibrat", "probability_")
     return {k: v for k, v in scores.items() if not any(word in k for word in others)}
 
 

@@ -19,7 +19,7 @@ class Faults(FakeServer):
     """Passes requests on, and spoils each answer about files in one of `kinds`."""
 
     protocol = "HTTP/1.1"  # else a client waits a second before each upload
-    spoiled = (".npy", ".txt", "/state_dict.pth", ".distcp", "/manifest.json")
+    spoiled = (".npy", ".txt", "/state_dict.pth", ".safetensors", "/manifest.json")
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream

@@ -1,9 +1,10 @@
 """A local run without a model: starts, validations, checkpoints, stops and kills over real files.
 
-What decides which checkpoints are there, train.prepare_output, RunMetrics and LocalCheckpoints, is
-real. The scores of a step are a function of the time line and the step, as those of training are.
+What decides which checkpoints are there, find_checkpoint, RunMetrics and LocalCheckpoints, is real.
+The scores of a step are a function of the step, as those of training are.
 """
 
+import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +12,15 @@ from typing import Any
 
 from determined import core
 
-import train
-from detalbert.training.checkpoints import LocalCheckpoints, find_checkpoint
-from detalbert.training.manifest import find_fault
+from detalbert.engine.history import History
+from detalbert.training.checkpoints import (
+    LENGTH,
+    LocalCheckpoints,
+    check_same_run,
+    find_checkpoint,
+)
+from detalbert.training.manifest import find_fault, read_manifest
 from detalbert.training.metrics import RunMetrics
-from detalbert.training.timeline import LENGTH
 
 VALIDATION_PERIOD = 3  # steps
 CHECKPOINT_PERIOD = 4
@@ -33,59 +38,52 @@ class StubRun:
         self.pruning = pruning
         self.length = 40
         self.searcher: dict[str, Any] = {"metric": "f1", "smaller_is_better": False}
-        self.line = 0  # another one rounds differently
         self.done = 0  # steps from which the last start went on
 
-    def scores(self, step: int) -> dict[str, float]:
-        dice = random.Random(f"{self.line} {step}")
-        return {"f1": float(dice.randrange(6)), "loss": float(dice.randrange(6))}
-
-    def start(self, until: int, stopped: bool, resume: str = "auto") -> int:
+    def start(self, until: int, stopped: bool) -> int:
         """Train until a step, where the run is stopped, with a checkpoint, or killed, without one;
         return that step."""
         self.folder.mkdir(exist_ok=True)
         run = {LENGTH: self.length, "hyperparameters.seed": 1}
-        training: Any = SimpleNamespace(
-            identity=lambda: run,
-            defaults=dict,
-            config={"searcher": self.searcher},
-            hparams=SimpleNamespace(max_steps=self.length, schedule="linear"),
+        checkpoint = find_checkpoint("auto", self.folder)
+        self.done = 0
+        if checkpoint is not None:
+            check_same_run(checkpoint, run)
+            self.done = read_manifest(checkpoint)["steps"]
+        self.history = History(self.done)
+        if checkpoint is not None:
+            self.history.load_state_dict(json.loads((checkpoint / "state_dict.pth").read_text()))
+        self.metrics = RunMetrics(self.folder, self.searcher, self.done)
+        trial: Any = SimpleNamespace(
+            history=self.history,
+            slots=1,
+            meter=SimpleNamespace(throughput={}),
+            validated=lambda: (None, {}),
         )
-        checkpoint = find_checkpoint(resume, self.folder)
-        checkpoint = train.find_start(training, checkpoint)
-        train.prepare_output(self.folder, training, checkpoint, resume)
-        metrics = RunMetrics(self.folder, self.searcher)
-        if checkpoint:
-            metrics.restore(checkpoint)
-        self.done = metrics.done
-        trial: Any = SimpleNamespace(slots=1)  # of each validation its own, see `_validate`
-        metrics.follow(trial, stalls=[])
+        self.metrics.follow(trial, stalls=[])
         alone = core.DummyDistributedContext()
-        self.checkpoints = LocalCheckpoints(alone, metrics, run, self.pruning)
-        self.metrics = metrics
-        if self.done < self.length:
-            metrics.begin()
+        self.checkpoints = LocalCheckpoints(alone, self.metrics, run, self.pruning)
+
         last_step = max(self.done, min(until, self.length))
         ends = stopped or last_step == self.length  # a killed run saves nothing at its end
         for step in range(self.done + 1, last_step + 1):
             self._step(step, last=step == last_step and ends)
         if ends:
-            metrics.finish()
+            self.metrics.finish()
         return last_step
 
     def _step(self, step: int, last: bool) -> None:
+        self.history.step = step
         saved = step % VALIDATION_PERIOD == 0 and self._validate(step)
         if not saved and (step % CHECKPOINT_PERIOD == 0 or last):
             self.save(step)
 
     def _validate(self, step: int) -> bool:
         """Report a validation, and save a checkpoint if it is the best (the policy "best")."""
+        dice = random.Random(step)
+        scores = {"f1": float(dice.randrange(6)), "loss": float(dice.randrange(6))}
+        self.history.record(scores)
         best = self.metrics.get_experiment_best_validation()
-        scores = self.scores(step)
-        trial: Any = SimpleNamespace(
-            slots=1, validated=lambda: (None, scores), meter=SimpleNamespace(throughput={})
-        )
-        self.metrics.follow(trial, stalls=[])
         self.metrics.report_validation_metrics(step, scores)
         is_best = best is None or self._rank(scores) > self._rank({self.searcher["metric"]: best})
         if is_best:
@@ -99,21 +97,16 @@ class StubRun:
 
     def save(self, step: int) -> None:
         """Write a checkpoint, and compare what is there afterwards with what has to be."""
-        faults = {path: find_fault(path) for path in self._folders()}
-        own = self.checkpoints.own.items()
-        own_steps = {step for step, path in own if faults.get(path) is None}
+        before = {path for path in self.checkpoints.own.values() if find_fault(path) is None}
         with self.checkpoints.store_path({"steps_completed": step}) as (path, name):
-            (path / "state_dict.pth").write_text(f"weights of {self.line} {step}")
+            (path / "state_dict.pth").write_text(json.dumps(self.history.state_dict()))
 
-        complete = {path.name for path in self._folders() if find_fault(path) is None}
+        paths = self.folder.glob("checkpoints/step-*")
+        complete = {path.name for path in paths if find_fault(path) is None}
         assert name in complete, "the checkpoint that was just written"
-        saved_steps = {*own_steps, step}
-        validations = [v for v in self.metrics.validations if v["steps"] in saved_steps]
-        if validations and self.pruning.get("save_trial_best", 1):
-            best = max(validations, key=self._rank)
-            assert f"step-{best['steps']:08d}" in complete, "the best one"
-        for path, fault in faults.items():  # what is not the run's stays as it is
-            assert fault is None or path.exists() or path.name == name
-
-    def _folders(self) -> list[Path]:
-        return sorted(self.folder.glob("checkpoints/step-*"))
+        saved = {path.name for path in before} | {name}
+        names = {f"step-{v['steps']:08d}": self._rank(v) for v in self.metrics.validations()}
+        ranks = {name: rank for name, rank in names.items() if name in saved}
+        if ranks and self.pruning.get("save_trial_best", 1):
+            best = max(ranks, key=lambda name: ranks[name])
+            assert best in complete, "the best one"

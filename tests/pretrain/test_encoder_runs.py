@@ -12,7 +12,7 @@ import predict
 from detalbert.engine.safe_load import read_weights
 from tests.conftest import TINY_PRETRAINING, Train, configured, settings
 from tests.fakes.masked import FAMILIES, make_tokenizer
-from tests.fakes.runs import cut_and_go_on, metrics, newest, refusal, run
+from tests.fakes.runs import cut_and_go_on, metrics, newest, run
 from tests.same_bits import differences
 
 PACKED_AND_PADDED = ["modernbert", "deberta-v2"]
@@ -103,31 +103,3 @@ def test_export_fill_mask_and_fine_tuning(
         out = tmp_path / f"squad-{folder.name}"
         assert run(tiny_config, out, *settings(model=str(folder)), *limits) == 0
         assert "from random weights" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "changes, problem",
-    [
-        ({"sentence_order": True}, "hyperparameters.sentence_order: only ALBERT is pretrained"),
-        ({"model_config": {"model_type": "gpt2"}}, "no masked language model of gpt2"),
-        ({"max_seq_length": 256}, "256 tokens, and the model has 130 positions"),
-    ],
-)
-def test_bad_input_is_one_line(
-    changes: dict[str, Any],
-    problem: str,
-    tmp_path: Path,
-    cache_dir: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    config = config_of("bert", tmp_path, cache_dir, **changes)
-    assert problem in refusal(capsys, config, tmp_path / "out")
-    assert not list((tmp_path / "out").glob("checkpoints/*"))
-
-
-def test_without_a_tokenizer_the_cure_is_said(
-    tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = config_of("bert", tmp_path, cache_dir)
-    line = refusal(capsys, config, tmp_path / "out", "--set", "data.tokenizer=null")
-    assert "data.tokenizer: missing; set it (a folder or hub name), or vocab_size" in line

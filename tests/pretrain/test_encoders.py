@@ -1,7 +1,6 @@
 """Masked language models of any family beside transformers' own; words, layouts, refusals."""
 
 import copy
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from detalbert.errors import UserError
 from pretrain.encoders import build_encoder
 from pretrain.examples import PretrainExamples
 from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
-from pretrain.masking import find_words, read_vocabulary
+from pretrain.masking import read_vocabulary
 from pretrain.objectives import label_losses, read_pretraining, score_row
 from tests.fakes.masked import FAMILIES, make_tokenizer
 from tests.fakes.text import LENGTH, text_config, tickets
@@ -105,27 +104,6 @@ def test_loss_gradients_and_accuracy_are_the_librarys(name: str, tmp_path: Path)
 TEXT = "The harbour of Zanto was closed. Ships waited, and nobody unloaded the salt! It rained."
 
 
-@pytest.mark.parametrize("kind", ["bert", "mpnet", "xlm", "deberta", "roberta", "modernbert"])
-def test_words_are_those_of_the_text(kind: str) -> None:
-    """By the marks of each kind of tokenizer; a byte-level one may hold '##' as text."""
-    tokenizer = make_tokenizer(kind)
-    ids = np.array(tokenizer(TEXT, add_special_tokens=False)["input_ids"])
-    words = find_words([ids], read_vocabulary(tokenizer))
-    spelled = [
-        tokenizer.decode(ids[begin:end]).replace(" ", "")
-        for begin, end in zip(words.begins, words.ends, strict=True)
-    ]
-    text = TEXT.lower() if kind in ("bert", "mpnet") else TEXT
-    assert spelled == re.findall(r"\w+|[^\w\s]", text)
-    assert len(ids) > len(spelled)
-
-
-def test_part_of_a_character_starts_no_word() -> None:
-    tokenizer = make_tokenizer("roberta")
-    ids = np.array(tokenizer("a señor", add_special_tokens=False)["input_ids"])
-    assert len(find_words([ids], read_vocabulary(tokenizer)).begins) == 2
-
-
 @pytest.mark.parametrize("kind", ["roberta", "bert", "xlm"])
 def test_a_window_has_the_tokens_of_its_text(kind: str, tmp_path: Path) -> None:
     """A sentence is encoded with the space before it, where a token holds it."""
@@ -176,32 +154,6 @@ def _runs(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return begins, np.flatnonzero(edges == -1) - begins
 
 
-def _encoding(tokenizer: Any, ids: np.ndarray) -> Any:
-    """Return ids as an encoding of tokenizers, which has no way to make one but from words."""
-    backend = Tokenizer(WordLevel({str(number): number for number in range(len(tokenizer))}))
-    return backend.encode([str(number) for number in ids], is_pretokenized=True)
-
-
-@pytest.mark.parametrize(
-    "key, value",
-    [("sentence_order", True), ("span_fraction", 0.5), ("matching_start", True), ("size", "tiny")],
-)
-def test_what_is_alberts_alone_is_refused_for_another(key: str, value: Any) -> None:
-    problem = f"hyperparameters.{key}: only ALBERT is pretrained with it, and the model is bert"
-    with pytest.raises(UserError, match=problem):
-        hparams_of("bert", **{key: value})
-    assert hparams_of("bert").of_family("bert").sentence_order is False
-    assert parse_pretrain_hparams({"size": "tiny"}).of_family("albert").sentence_order is True
-
-
-def test_a_model_without_a_masked_language_model_is_refused() -> None:
-    hparams = parse_pretrain_hparams(
-        {"model_config": {"model_type": "gpt2", "n_embd": 32, "n_head": 4}, "seed": 0}
-    )
-    with pytest.raises(UserError, match="has no masked language model of gpt2; use an encoder"):
-        build_encoder(hparams, make_tokenizer("bert"))
-
-
 def test_weights_that_lack_a_layer_are_refused_and_a_head_is_drawn(tmp_path: Path) -> None:
     tokenizer = make_tokenizer("bert")
     model = build_encoder(hparams_of("bert"), tokenizer)
@@ -224,3 +176,9 @@ def test_weights_that_lack_a_layer_are_refused_and_a_head_is_drawn(tmp_path: Pat
     named = hparams_of("bert", model_config=None, model=str(tmp_path / "b"))
     with pytest.raises(UserError, match=f"its weights lack '{layer}' and 0 more; give another"):
         build_encoder(named, tokenizer)
+
+
+def _encoding(tokenizer: Any, ids: np.ndarray) -> Any:
+    """Return ids as an encoding of tokenizers, which has no way to make one but from words."""
+    backend = Tokenizer(WordLevel({str(number): number for number in range(len(tokenizer))}))
+    return backend.encode([str(number) for number in ids], is_pretokenized=True)

@@ -79,7 +79,7 @@ def test_an_epoch_sees_every_example_once_at_every_slot_count(sharded: PretrainE
     count = len(sharded.lengths)
     steps = {}
     for slots in (1, 4):
-        order = ExampleOrder(sharded, 8, slots, seed=1, group=2)
+        order = ExampleOrder(sharded, 8, slots, seed=1)
         steps[slots] = []
         for step in range(2 * count // 8):
             batch = np.concatenate([order.share(step, slot) for slot in range(slots)])
@@ -90,16 +90,3 @@ def test_an_epoch_sees_every_example_once_at_every_slot_count(sharded: PretrainE
     assert len(set(tickets)) == len(tickets)
     first_epoch = {number for epoch, number in tickets if epoch == 0}
     assert first_epoch == set(range(count))
-
-
-def test_the_order_holds_two_epochs_and_reads_two_groups(sharded: PretrainExamples) -> None:
-    order = ExampleOrder(sharded, 8, 4, seed=1, group=2)
-    for epoch in range(4):
-        order.permutation(epoch)
-    assert order.permutation.cache_info().currsize == 2  # memory for two epochs
-
-    # The first examples are of one group of two shards.
-    order = ExampleOrder(sharded, 8, 1, seed=1, group=2)
-    numbers = [order.share(step, 0)[0, 1] for step in range(20)]
-    shards = {sharded.corpus.shard_of(number) for number in numbers}
-    assert len(sharded.corpus.shards) > 2 == len(shards)

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, AutoTokenizer, pipeline
+from transformers import AutoTokenizer
 
 import predict
 from detalbert.engine.safe_load import read_weights
 from tests.conftest import ROOT, TINY, TINY_LM, TINY_PRETRAINING, configured
 from tests.engine.trials import config_file, trial_of
 from tests.fakes.checkpoints import CheckpointMaster, Stored
-from tests.fakes.no_models import refused
 from tests.fakes.runs import metrics, newest, refusal, train_into
 from tests.older import ids_and_outputs
 
@@ -129,59 +128,6 @@ def test_transformers_4_gives_the_same_logits(encoder_run, tmp_path):
     torch.testing.assert_close(outputs, tuple(logits), rtol=0, atol=1e-5)
 
 
-def test_what_an_exported_folder_is_good_for(exported, tmp_path, capsys):
-    assert_loads_as_every_class(exported)
-    assert_card(exported)
-    capsys.readouterr()
-    words = ["--model", exported.folder, "--export", tmp_path / "again"]
-    refused(words, "encoder is a model folder already; copy it", capsys)
-
-
-def assert_loads_as_every_class(exported: Exported) -> None:
-    folder = exported.folder
-    classifier = {"classifier.weight", "classifier.bias"}
-    if exported.has_all_heads:
-        load("", folder)
-        load("SequenceClassification", folder, missing=classifier)
-        load("PreTraining", folder)
-        load("QuestionAnswering", folder)
-    else:  # nothing trained the pooler
-        load("", folder, missing={"pooler.weight", "pooler.bias"})
-        pooler = {"albert.pooler.weight", "albert.pooler.bias"}
-        load("SequenceClassification", folder, missing=classifier | pooler)
-    load("MaskedLM", folder)
-
-    class_name = "AlbertForPreTraining" if exported.has_all_heads else "AlbertForMaskedLM"
-    assert AutoConfig.from_pretrained(folder).architectures == [class_name]
-    guesses = pipeline("fill-mask", str(folder))("The ship was [MASK] with tar.")
-    assert len(guesses) == 5
-    assert all("the ship was " in guess["sequence"] for guess in guesses)
-
-
-def assert_card(exported: Exported) -> None:
-    card = (exported.folder / "README.md").read_text()
-    assert card.startswith("---\nlicense: mit\n")
-    assert "for 12 optimizer steps" in card
-    scores = metrics(exported.run)["last"]
-    listed = {name for name in scores if f"| {name} | {scores[name]:.6g} |" in card}
-    assert "mlm_accuracy" in listed
-    if exported.has_all_heads:
-        assert {"sop_accuracy", "span_accuracy"} <= listed
-
-
-@pytest.mark.parametrize(
-    ("run", "class_name"),
-    [
-        ("encoder", "AlbertForPreTraining"),
-        ("squad", "AlbertForQuestionAnswering"),
-        ("lm", "LlamaForCausalLM"),
-    ],
-)
-def test_a_checkpoints_config_names_its_class(class_name, trained):
-    config = AutoConfig.from_pretrained(newest(trained) / "pretrained")
-    assert config.architectures == [class_name]
-
-
 QUESTION = "--question a --context b"
 EXPORT_FIRST = "{} is a language model; export it first: python predict.py --model {} "
 COMMANDS = [
@@ -204,12 +150,6 @@ STARTS = [
 @pytest.fixture
 def trained(run, encoder_run, local_run, lm_run) -> Path:
     return {"encoder": encoder_run, "lm": lm_run, "squad": local_run.path}[run]
-
-
-@pytest.mark.parametrize(("run", "words", "problem"), COMMANDS)
-def test_a_command_for_another_kind_is_refused(words, problem, trained, capsys):
-    folder = predict.find(str(trained))
-    refused(["--model", trained, *words.split()], problem.format(folder, folder), capsys)
 
 
 @pytest.mark.parametrize(("run", "config", "problem"), STARTS)

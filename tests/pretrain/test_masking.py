@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.examples import NO_LABEL
-from pretrain.masking import choose_tokens, corrupt, find_words, read_vocabulary
+from pretrain.masking import choose_tokens, corrupt, find_words
 from pretrain.spans import Cloze, make_cloze
 from tests.conftest import max_examples
-from tests.fakes.questions import TOKENIZERS
 from tests.fakes.text import VOCABULARY, make_examples
 
 segment = st.lists(st.integers(5, 24), min_size=1, max_size=60).map(np.array)
@@ -50,21 +48,6 @@ def test_whole_words_within_the_rate(
     assert np.array_equal(masked, masked_again)
 
 
-def test_ngram_lengths_follow_one_over_n() -> None:
-    words = find_words([np.full(4000, 5)], VOCABULARY)  # each token is a word
-    rng = np.random.default_rng(0)
-    lengths: Counter = Counter()
-    for _ in range(60):
-        masked = choose_tokens(words, fraction=0.02, max_ngram=3, rng=rng)
-        gaps = np.flatnonzero(np.diff(masked) > 1) + 1
-        lengths.update(len(run) for run in np.split(masked, gaps))
-
-    # 1, 1/2 and 1/3, of their sum.
-    shares = {1: 6 / 11, 2: 3 / 11, 3: 2 / 11}
-    for length, share in shares.items():
-        assert lengths[length] / lengths.total() == pytest.approx(share, abs=0.03)
-
-
 def test_of_masked_tokens_80_10_10_percent_are_masks_random_and_unchanged() -> None:
     ids = np.full(50_000, 7)
 
@@ -75,23 +58,6 @@ def test_of_masked_tokens_80_10_10_percent_are_masks_random_and_unchanged() -> N
     is_random = (inputs != 7) & ~is_mask
     assert np.mean(is_random) == pytest.approx(0.1 * 19 / 20, abs=0.01)  # 1 in 20 draws the same
     assert set(np.unique(inputs)) == {4, *range(5, 25)}  # never another special token
-
-
-def test_real_vocabularies_know_where_words_start(shared: Path) -> None:
-    tokenizer = named_tokenizer(str(shared / "albert-tokenizer"))
-    vocabulary = read_vocabulary(tokenizer)
-    ids = np.array(tokenizer("unbelievably tall, (yes)", add_special_tokens=False)["input_ids"])
-    begins, ends, _ = find_words([ids], vocabulary)
-    words = []
-    for begin, end in zip(begins, ends, strict=True):
-        words.append("".join(tokenizer.convert_ids_to_tokens(ids[begin:end])))
-    assert words == ["▁unbelievably", "▁tall", ",", "▁", "(yes", ")"]
-    assert not np.isin(tokenizer.all_special_ids, vocabulary.ordinary).any()
-
-    wordpiece = TOKENIZERS["bert"]
-    starts_word = read_vocabulary(wordpiece).starts_word
-    within = {token for token, number in wordpiece.vocab.items() if not starts_word[number]}
-    assert within == {"##s", "##k", "##66", "##ive"}
 
 
 sentence = st.lists(st.integers(5, 24), min_size=1, max_size=40).map(np.array)

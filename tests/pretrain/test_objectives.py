@@ -11,12 +11,11 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AlbertForPreTraining, AlbertForQuestionAnswering
 
-from detalbert.engine.forward import Forward, dummy_row
+from detalbert.engine.forward import Forward
 from detalbert.engine.rows import pack_rows
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.encoders import build_encoder
 from pretrain.examples import NO_LABEL, PretrainExamples
-from pretrain.hparams import parse_pretrain_hparams
 from pretrain.objectives import label_losses, score_row
 from pretrain.trial import ScoreReducer
 from tests.fakes.text import TOKENIZER, make_examples, make_forward, tickets, tiny
@@ -165,22 +164,8 @@ def test_scores_count_correct_predictions(run: Forward, examples: PretrainExampl
     assert score_row(row, mlm, sop, spans)[2, 1] == has_span.sum() - 1
 
 
-def test_a_dummy_row_has_no_labels(run: Forward) -> None:
-    mlm, sop, _ = run(dummy_row(200, 96, torch.device("cpu")))
-    assert mlm.shape[0] == 29  # of 200 tokens
-    assert sop.shape == (3, 2)
-
-
 def test_without_sentence_order_its_head_is_frozen() -> None:
     model = build_encoder(tiny(sentence_order=False), named_tokenizer(TOKENIZER))
     frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
     assert {name.split(".")[0] for name in frozen} == {"albert", "sop_classifier"}
     assert all("pooler" in name or "sop" in name for name in frozen)
-
-
-def test_a_size_is_the_papers() -> None:
-    keys = parse_pretrain_hparams({"size": "base"}).model_keys()
-    assert keys["hidden_size"] == 768
-    assert keys["num_hidden_layers"] == 12
-    assert keys["intermediate_size"] == 3072
-    assert keys["hidden_dropout_prob"] == 0.0

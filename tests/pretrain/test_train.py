@@ -16,10 +16,9 @@ from detalbert.settings.hparams import parse_hparams
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.encoders import build_encoder
 from pretrain.hparams import parse_pretrain_hparams
-from pretrain.objectives import label_losses
 from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, Train, settings
-from tests.engine.trials import config_file, first_batch, trial_of
-from tests.fakes.runs import change, newest, refusal, run
+from tests.engine.trials import config_file
+from tests.fakes.runs import change, newest, run
 
 
 @pytest.fixture
@@ -80,27 +79,6 @@ def assert_starts_from(folder: Path, saved: dict[str, torch.Tensor]) -> None:
             assert torch.equal(value, saved[name]), name
 
 
-@pytest.mark.parametrize("sentence, has_pairs", [("船离开了港口。", True), ("เรือออกจากท่า ", False)])
-def test_text_that_cannot_train_sentence_order_is_told(
-    sentence: str,
-    has_pairs: bool,
-    config: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    lines = [sentence * number for number in range(2, 60)]
-    (tmp_path / "text.txt").write_text("\n".join(lines))
-    data = {"text": str(tmp_path / "text.txt"), "article": "line", "validation_fraction": 0.2}
-    options = [word for key, value in data.items() for word in ("--set", f"data.{key}={value}")]
-
-    assert run(config, tmp_path / "out", *options, *settings(max_steps=2)) == 0
-
-    log = capsys.readouterr().err
-    assert ("windows have two sentences or more; the others train" in log) != has_pairs
-    best = json.loads((tmp_path / "out" / "metrics.json").read_text())["best"]
-    assert ("sop_accuracy" in best) == has_pairs
-
-
 def test_the_local_config_learns_its_vocabulary_and_pretrains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
 ) -> None:
@@ -153,18 +131,6 @@ def test_two_slots_and_small_micro_batches_compute_the_same(
     assert loss == pytest.approx(dealt_loss, rel=1e-4)
 
 
-def test_a_steps_loss_is_the_sum_of_the_means_of_its_parts(config: Path) -> None:
-    change(config, max_tokens_per_forward=4096, model_config=NO_DROPOUT_AT_ALL)
-    with trial_of(config) as trial:
-        rows = first_batch(trial)
-        (row,) = rows
-        token_losses, order_losses = label_losses(row, *trial.forward(row))
-        pairs = (row["sop_labels"] >= 0).sum()
-        expected = token_losses.mean() + order_losses.sum() / pairs
-        loss, _ = trial.row_loss(row, trial.loss_weights(rows))
-        torch.testing.assert_close(loss, expected)
-
-
 LINES = "data.text=./constraints.txt"
 BAD: dict[str, Any] = {
     "no such text": (["data.text=./none.txt"], "data.text: ./none.txt: no such file"),
@@ -179,19 +145,3 @@ BAD: dict[str, Any] = {
     "no shards": (["data.text=null", "data.shards=."], "no index.json there"),
     "metric": (["searcher.metric=f1"], "validation gives no 'f1'"),
 }
-
-
-@pytest.mark.parametrize("fault", BAD)
-def test_bad_input_is_one_line(
-    fault: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changes, problem = BAD[fault]
-    words = []
-    for key_and_value in changes:
-        words += ["--set", key_and_value]
-    out = tmp_path / "out"
-
-    assert problem in refusal(capsys, config, out, *words)
-
-    assert not list(out.glob("checkpoints/*"))
-    assert not (out / "config.yaml").exists()

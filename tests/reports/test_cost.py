@@ -73,19 +73,6 @@ def test_a_real_run_is_read(report, finished):
     assert row["dollars"] is None
 
 
-def test_a_budget_ends_with_3(capsys, tmp_path):
-    for dollars, words in {"275": "", "100": "reports: $274.27 of $100.00\n"}.items():
-        assert main(["cost", "--published", "--budget", dollars]) == (3 if words else 0)
-        out, err = capsys.readouterr()
-        assert err == words
-        assert "112.21" in out
-
-    # Published runs do not count beside others; what has no price is within no budget.
-    folder = write_run(tmp_path / "run")
-    assert main(["cost", "--published", folder, "--budget", "1"]) == 3
-    assert "$0.00 of $1.00, and not all of it has a price" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "words, line",
     [
@@ -126,3 +113,10 @@ def test_csv_and_json_are_numbers_and_nothing_is_obeyed(capsys, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert "&lt;b&gt;" in text and "<b>" not in text
     assert "$3.67" in text and "http" not in text
+    # A page of ours is written again; another file is not replaced.
+    with FakeRecords(Cluster({9: ODD})) as master:
+        assert main([*arguments[:-1], master.url, "--html", str(page)]) == 0
+        page.write_text("mine")
+        assert main([*arguments[:-1], master.url, "--html", str(page)]) == 2
+        assert "cost.html: it would be replaced" in capsys.readouterr().err
+    assert page.read_text() == "mine"

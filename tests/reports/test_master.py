@@ -1,16 +1,12 @@
 """Records of a master, read through the real client: bills by hand, and what is no master."""
 
 import json
-import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from cluster import master as cluster_master
 from tests.fakes.http import AnswerServer, Request, assert_recorded
 from tests.fakes.records import (
     CSV,
@@ -129,26 +125,6 @@ def test_your_own_machines_have_hours_and_a_price_that_you_give(report):
     )
 
 
-PLACES = {
-    **one(1, Held("1.t.0", "12:00", "12:30", ["i-1"]), name="a", place=("text", "old")),
-    **one(2, Held("2.t.0", "12:00", "12:30", ["i-2"]), name="b", place=("text", "search")),
-    **one(3, Held("3.t.0", "12:00", "12:30", ["i-3"]), name="c", place=("squad", "search")),
-}
-
-
-@pytest.mark.parametrize(
-    "words, names",
-    [
-        ("--workspace text", ["a", "b"]),
-        ("--project search", ["b", "c"]),
-        ("--project search --workspace squad --experiment 1 1", ["a", "c"]),
-    ],
-)
-def test_a_workspace_and_a_project_are_their_experiments(report, words, names):
-    rows = report("cost", *words.split(), of=Cluster(PLACES))["rows"]
-    assert [row["name"] for row in rows] == names
-
-
 @pytest.fixture
 def exchanges(shared: Path) -> list[dict[str, Any]]:
     text = (shared / "golden" / "determined-api.json").read_text()
@@ -240,36 +216,3 @@ DEEP = b'{"experiment": ' + b"[" * 100_000
 )
 def test_what_is_no_master_is_one_line(refused, response):
     assert "cannot be read (" in refuse(response, refused)
-
-
-def test_an_endless_answer_is_told(refused, monkeypatch):
-    monkeypatch.setattr(cluster_master, "MAX_BYTES", 2_000_000)
-    assert "(an answer of over 2,000,000 bytes)" in refuse(b" " * 3_000_000, refused)
-
-
-@pytest.fixture(params=[b"", b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\n"])
-def slow(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A master that is mute, or that drips a byte at a time."""
-    closing = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(request.param)
-                while not closing.wait(0.02):
-                    if request.param:
-                        connection.sendall(b" ")
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        closing.set()
-        thread.join()
-
-
-def test_a_slow_master_is_one_line(refused, monkeypatch, slow):
-    monkeypatch.setattr(cluster_master, "MAX_SECONDS", 0.3)
-    begun = pd.Timestamp.now()
-    assert "no master answers at" in refused("cost", "--experiment", "7", "--master", slow)
-    assert pd.Timestamp.now() - begun < pd.Timedelta(seconds=5)

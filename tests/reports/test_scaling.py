@@ -44,16 +44,6 @@ def test_runs_of_equal_examples_are_a_series_per_number_of_loader_workers(report
     assert [row["N"] for row in answer["rows"][3:]] == [2, 4, 8, 16] * 2
 
 
-def test_reruns_are_one_row_and_a_label_names_a_series(report, tmp_path):
-    """A rerun ended the report, and asked for a label that a trial cannot have."""
-    one = write(tmp_path / "a", slots=1, rate=50.0, steps=200)
-    again = write(tmp_path / "b", slots=1, rate=54.0, steps=200)
-    fused = write(tmp_path / "c", slots=1, rate=60.0, steps=200)
-    rows = measured(report("scaling", one, again, f"fused={fused}"))
-    assert [(row["runs"], row["windows/s"]) for row in rows] == [(2, 52.0), (1, 60.0)]
-    assert rows[1]["series"] == "fused"
-
-
 def test_short_runs_and_those_of_other_lengths_have_no_efficiency(report, tmp_path):
     """131 % was printed of runs of 5 to 13 s, without a word."""
     write(tmp_path / "1", slots=1, rate=50.0, steps=200)

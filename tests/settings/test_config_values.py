@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cluster import check
 from detalbert.errors import SectionError, UserError
 from detalbert.settings import experiment
-from detalbert.settings.schema import load_schema
+from detalbert.settings.experiment import load_schema
 from tests.conftest import ROOT, TINY, TINY_LM, TINY_PRETRAINING, max_examples
 from workloads import choose, parsers
 

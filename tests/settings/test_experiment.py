@@ -11,7 +11,7 @@ import yaml
 from cluster import check
 from detalbert.errors import UserError
 from detalbert.settings import experiment
-from detalbert.settings.schema import as_a_master_reads, find_problems
+from detalbert.settings.experiment import as_a_master_reads, find_problems
 from tests.conftest import ROOT, TINY
 from tests.fakes.secrets import PLANTED
 

@@ -29,15 +29,6 @@ def made_up(count, slope, offset=0.0, seed=1):
     return examples, n_best, predictions
 
 
-@pytest.mark.parametrize(("slope", "offset"), [(1, 0), (0.3, 0), (2, -1), (0.5, 1.5)])
-def test_slope_and_offset_are_found(slope, offset):
-    fitted, _ = calibration.fit_calibration(*made_up(4000, slope, offset))
-    assert fitted[calibration.SLOPE] == pytest.approx(slope, rel=0.1)
-    assert fitted[calibration.OFFSET] == pytest.approx(offset, abs=0.25)
-    assert fitted["calibration_error"] < 0.03
-    assert calibration.is_calibrated(fitted)
-
-
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=80))
 def test_any_answers_have_a_fit(answers):
     """Newton's method ends where the loss is flat, however extreme the probabilities."""

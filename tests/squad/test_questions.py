@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas
 import pytest
 from hypothesis import given
@@ -18,7 +17,7 @@ from detalbert.squad import sources
 from detalbert.squad.places import find_place
 from detalbert.squad.questions import INSIDE, REPEATED, LeftOut, read_examples
 from detalbert.squad.sources import OFFICIAL_SHA256, Reading, open_source
-from detalbert.squad.windows import Example, build_windows
+from detalbert.squad.windows import Example
 from tests.fakes.http import AnswerServer, Request
 from tests.fakes.questions import load_world, read_questions, read_squad
 from tests.reading.test_records import to_csv, to_lines, write_book
@@ -174,14 +173,6 @@ def test_squad_is_read_alike_in_every_form(shared, tmp_path):
     assert (counts[REPEATED], counts[INSIDE]) == (140, 2)
 
 
-def test_squad_without_positions_gives_the_same_windows(shared, albert):
-    examples = read_squad(shared / "squad" / "dev.json")[:50]
-    columns = build_windows(examples, albert).columns()
-    golden = np.load(shared / "golden" / "windows_dev.npz")
-    count = len(columns["example_index"])
-    assert np.array_equal(columns["start_positions"], golden["start_positions"][:count])
-
-
 # A file's rows, keys of `data:`, and the texts of its first answers.
 COLUMNS: list[tuple[Row, Row, tuple[str, ...]]] = [
     (
@@ -324,17 +315,6 @@ def test_ten_faults_are_listed_or_left_out(tmp_path):
     assert [example.id for example in itertools.islice(read_examples(source), 1)] == ["1"]
 
 
-def test_a_misspelt_name_of_data_columns_is_told(tmp_path, caplog):
-    path = write(tmp_path / "a.jsonl", {**ASKED, "Answer": "tar"}, ASKED)
-    for columns in ({"id": "Nr."}, {"answer": "Antwort"}):
-        (own,) = columns.values()
-        with pytest.raises(UserError, match=f"no column '{own}' .there: question, context"):
-            read(path, columns=columns, no_answer=[""])
-    # Questions can be answered without answers to compare with.
-    list(read_questions(path, Reading(columns={"answer": "Antwort"})))
-    assert "no scores" in caplog.text
-
-
 def test_the_generated_world_has_our_columns():
     reading = Reading(columns={"question": "Frage"}, sheet="Fragen")
     assert len(list(read_questions("generated", reading))) == 600
@@ -372,19 +352,6 @@ def test_a_folder_has_its_splits_by_names(names, expected, tmp_path):
         assert str(error.value).startswith(f"data.{split}: {tmp_path}") and count in str(
             error.value
         )
-
-
-def test_a_folder_cloned_from_the_hub(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    folder = tmp_path / "set"
-    make(folder, "data/train-00000-of-00001.jsonl", "data/test-00000-of-00001.jsonl")
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
-    source = open_source(str(folder), "train", tmp_path)
-    assert source.files == ()
-    (example,) = read_examples(source)
-    assert example.answers == (("tar", 44),)
-    with pytest.raises(UserError, match=r"^data.validation: .*validation"):
-        read(folder, "validation")
 
 
 @pytest.mark.parametrize("name", ["no.xlsx", "./no", "no/*.csv", ""])

@@ -8,13 +8,10 @@ import pytest
 import yaml
 from tokenizers import Tokenizer
 
-from detalbert.corpus.examples import ExampleKind
-from detalbert.corpus.write import write_shards
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
 from tests.conftest import ROOT, TINY, configured
 from tests.fakes.runs import cut_and_go_on, run
-from tests.fakes.text import contexts, sums, text_config
 
 PLAIN = ROOT / "embedded" / "albert-tiny"
 
@@ -38,20 +35,6 @@ def test_its_sum_is_that_of_the_tokenizer_without_limits_before_and_after_use(li
     assert tokenizer_sum(tokenizer) == plain
     assert len(tokenizer("A ship " * 40)["input_ids"]) > 12
     assert tokenizer_sum(tokenizer) == plain
-
-
-def test_its_shards_are_those_of_the_tokenizer_without_limits(limited: str, tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(contexts(30)))
-    written = []
-    for name in (str(PLAIN), limited):
-        folder = tmp_path / Path(name).name / "shards"
-        config = text_config(str(path), folder, tokenizer=name)
-        tokenizer = named_tokenizer(name)
-        shards = write_shards(config, ExampleKind(tokenizer, 64), processes=1)
-        columns = sums(Path(shards))
-        written.append({name: columns[name] for name in columns if name.endswith(".npy")})
-    assert written[0] == written[1] != {}
 
 
 def test_a_run_that_is_cut_goes_on_from_its_cached_windows(
