@@ -65,6 +65,18 @@ def write_predictions(folder: Path, answers: Answers, step: int) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
+def replace_predictions(folder: Path, answers: Answers, step: int) -> None:
+    """Write the files of predictions in place of earlier ones. After a kill they are of one step,
+    or `spans.json`, which says of which, is missing.
+    """
+    texts = prediction_texts(answers, step)
+    spans = PREDICTIONS[-1]
+    (folder / spans).unlink(missing_ok=True)
+    last = {spans: texts.pop(spans)}
+    write_own(folder, texts)
+    write_own(folder, last)
+
+
 def read_predictions(folder: Path, step: int) -> Answers | None:
     """Return the predictions at `step`; None if the files are of another, missing or damaged."""
     try:

@@ -27,9 +27,9 @@ from detalbert.training.folder import (
     METRICS_FILE,
     PREDICTIONS,
     RESUME,
-    prediction_texts,
     read_metrics,
     read_predictions,
+    replace_predictions,
     step_name,
 )
 from detalbert.training.manifest import find_fault
@@ -110,7 +110,7 @@ class RunMetrics(core.DummyTrainContext):
         if find_fault(checkpoint, names=PREDICTIONS) is None:
             answers = read_predictions(checkpoint, step=best["steps"])
         if answers is not None:
-            self._write(prediction_texts(answers, step=best["steps"]))
+            self._write_predictions(answers, step=best["steps"])
         elif (self.path / PREDICTIONS[0]).exists():
             log.warning("the predictions of the best validation are lost")
             with writing(self.path, cure=RESUME):
@@ -142,7 +142,7 @@ class RunMetrics(core.DummyTrainContext):
         answers, _ = self.trial.validated()
         best = self.best()
         if answers is not None and best is not None and best["steps"] == steps_completed:
-            self._write(prediction_texts(cast(Answers, answers), step=steps_completed))
+            self._write_predictions(cast(Answers, answers), step=steps_completed)
         self.begun = True
         self.write_metrics()
 
@@ -159,6 +159,10 @@ class RunMetrics(core.DummyTrainContext):
     def write_report(self, text: str) -> None:
         """Write the page of the run."""
         self._write({REPORT: text})
+
+    def _write_predictions(self, answers: Answers, step: int) -> None:
+        with writing(self.path, cure=RESUME, what=", ".join(PREDICTIONS)):
+            replace_predictions(self.path, answers, step=step)
 
     def _write(self, texts: Mapping[str, str]) -> None:
         """Write files of the run by name."""

@@ -83,18 +83,3 @@ def test_prices_of_machines():
 def test_a_machine_by_its_name(text, machine):
     assert parse_machine(text, key="--run") == machine
     assert parse_pool_price(f"home={text}") == ("home", *machine)
-
-
-@pytest.mark.parametrize(
-    ("text", "region", "words"),
-    [
-        ("g5.xlarg", "", r"--run: g5.xlarg: no price in us-east-1; did you mean 'g5.xlarge'\?"),
-        ("x", "", "--run: x: no price in us-east-1; take a type or a region"),
-        ("p6-b300.48xlarge", "us-east-1", "no price in us-east-1"),
-        ("g5.xlarge", "eu-central", r"eu-central: no such region; did you mean 'eu-central-1'\?"),
-        ("g5.xlarge:spto", "", "--run: unknown market 'spto'; expected INSTANCE or INSTANCE:spot"),
-    ],
-)
-def test_what_is_no_machine(text, region, words):
-    with pytest.raises(UserError, match=words):
-        parse_machine(text, key="--run", region=region)

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from detalbert import files
 from detalbert.errors import UserError
 from detalbert.files import check_own, write_own
-from detalbert.training.folder import FILES, read_metrics
+from detalbert.squad.answers import Answers
+from detalbert.training.folder import (
+    FILES,
+    PREDICTIONS,
+    read_metrics,
+    read_predictions,
+    replace_predictions,
+)
 from tests.conftest import max_examples
 from tests.fakes.runs import refusal, steps_of
 
@@ -80,6 +87,29 @@ def test_a_kill_before_or_after_the_rename_leaves_a_file_of_the_run(
     check_own(tmp_path, FILES, cure="")
 
 
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_a_kill_between_the_renames_leaves_no_predictions_of_two_steps(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def kill(source: Path, target: Path) -> None:
+        if target.name == name:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    first, second = (
+        Answers({"q": text}, null_odds={"q": 0.0}, spans={"q": text}, probabilities={})
+        for text in ("first", "second")
+    )
+    replace_predictions(tmp_path, first, step=1)
+    monkeypatch.setattr(files.os, "replace", kill)
+    with pytest.raises(KeyboardInterrupt):
+        replace_predictions(tmp_path, second, step=2)
+    for step, answers in ((1, first), (2, second)):
+        assert read_predictions(tmp_path, step=step) in (None, answers)
+
+
 KEYS = st.sampled_from(["throughput", "best", "last", "starts", "start", "end", "steps", "f1"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=3),
@@ -101,8 +131,3 @@ def test_any_json_is_read_as_metrics_or_not_at_all(
         assert isinstance(metrics["throughput"]["starts"], list)
         for key in ("best", "last"):
             assert metrics.get(key) is None or isinstance(metrics[key]["steps"], int)
-
-
-def test_deeply_nested_json_is_no_metrics(tmp_path: Path) -> None:
-    (tmp_path / "metrics.json").write_text("[" * 100_000)
-    assert read_metrics(tmp_path) is None

@@ -57,14 +57,6 @@ def test_disks(tmp_path: Path) -> None:
         preflight.check_disk(tmp_path / "file" / "below", 1, "the feature cache")
 
 
-def test_checkpoints_lie_where_the_storage_is_mounted(tmp_path: Path) -> None:
-    mounted = preflight.checkpoint_folder({"type": "shared_fs", "host_path": "/anywhere"})
-    assert str(mounted) == "/determined_shared_fs"
-    directory = {"type": "directory", "container_path": str(tmp_path)}
-    assert preflight.checkpoint_folder(directory) == tmp_path
-    assert preflight.checkpoint_folder({"type": "s3", "bucket": "b"}).is_dir()
-
-
 def be_rank(rank: int, store: Path, behaviour: str, faults: Any) -> None:
     """One of two processes, the second of which behaves: well, or is absent, late or gone."""
     torch.distributed.init_process_group(
