@@ -1,64 +1,54 @@
 # make train: an ALBERT learns to answer and to abstain, here, in minutes.
 # make quick: linter, types, and the tests that start no process and are not slow.
-# make test:  all tests but the soak.
+# make test:  all tests but the soak; make tests TESTS=tests/squad: some of them, without the linter.
 # make soak:  all tests, property tests at ten times the examples, exports in transformers 4, 100
 #             planted faults.
 # make gpu:   steps beside the baseline and the tests that need a GPU; make gpu-wheels: what that
 #             needs without a network, in .gpu (docs/speed.md).
-PYTHON ?= python3
-PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check
+PYTEST = .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
+TRANSFORMERS_4 = transformers==4.57.6 tokenizers==0.22.2 huggingface-hub==0.36.2
+export PYTHON
 
-# For Python 3.12 with torch and transformers; pip takes a manylinux version by its exact number.
-GPU_PLATFORMS = $(patsubst %,--platform %_x86_64,manylinux_2_34 manylinux_2_28 manylinux_2_27 \
-    manylinux_2_17 manylinux2014 manylinux1)
+.PHONY: train check quick test tests soak gpu gpu-wheels packages
 
-.PHONY: train check quick test soak gpu gpu-wheels
-
-train: .venv/runtime
+train:
+	@.ci/install train --no-dev --extra cluster
 	.venv/bin/python train.py
 
-check quick test: .venv/testing
-	@.venv/bin/python -m tests.parts $@
+packages:
+	@.ci/install all
 
-soak: check .venv/soaking .venv/transformers-4
+check: packages
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports --no-logo
+	.venv/bin/mypy
+
+quick: check
+	$(PYTEST) -m "quick and not slow"
+
+tests: packages
+	$(PYTEST) $(TESTS)
+
+test: check tests
+
+soak: check .venv/transformers-4
 	SOAK=1 OLDER_TRANSFORMERS=$(CURDIR)/.venv/transformers-4 \
 	    .venv/bin/coverage run --rcfile tests/coverage.ini -m pytest \
-	    -p tests.contexts --numprocesses 2 --dist worksteal -m "not gpu"
+	    -p tests.contexts --numprocesses 2 --dist worksteal --timeout 7200 -m "not gpu"
 	.venv/bin/coverage combine --quiet --rcfile tests/coverage.ini
 	.venv/bin/python -m tests.faults --seed "$$(date +%s)"
 
-gpu:
-	@sh benchmarks/gpu.sh
-
-gpu-wheels:
-	@rm -rf .gpu && mkdir .gpu
-	@$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-	    --python-version 3.12 --implementation cp $(GPU_PLATFORMS) \
-	    -c constraints.txt -r benchmarks/gpu-wheels.txt --dest .gpu/wheels
-	@for data in squad albert-tokenizer; do \
-	    if test -d ../shared/$$data; then cp -r ../shared/$$data .gpu; chmod -R u+w .gpu; fi; \
-	done
-	@echo ".gpu: $$(ls .gpu/wheels | wc -l) wheels, $$(du -sm .gpu | cut -f1) MiB (64 at most, with the repository)"
-
-# Hashes are in a file of their own: with any in constraints.txt pip (23.0 to 25.3) refuses each
-# requirement that has no hash itself.
-.venv/runtime: requirements.lock constraints.txt
-	@$(PYTHON) -c 'import ensurepip' || { echo 'make: this Python has no venv; on Debian: apt install python3-venv' >&2; exit 2; }
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@echo 'installing requirements.lock into .venv (some minutes the first time)'
-	$(PIP_INSTALL) --require-hashes -r requirements.lock
-	touch $@
-
-.venv/testing: .venv/runtime tests/requirements.txt reports/requirements.txt requirements-serve.txt
-	$(PIP_INSTALL) -c constraints.txt -r tests/requirements.txt
-	touch $@
-
-.venv/soaking: .venv/testing tests/requirements-soak.txt
-	$(PIP_INSTALL) -c constraints.txt -r tests/requirements-soak.txt
-	touch $@
-
 # Without dependencies: torch and the others are those of the environment.
-.venv/transformers-4: .venv/runtime tests/requirements-older.txt
-	rm -rf $@
-	$(PIP_INSTALL) --no-deps --target $@ -r tests/requirements-older.txt
-	touch $@
+.venv/transformers-4: packages
+	test -d $@ || .venv/bin/python -m pip install --quiet --no-deps --target $@ $(TRANSFORMERS_4)
+
+# After `uv lock`: the exact versions for pip, without what torch brings for its GPU.
+constraints.txt: uv.lock
+	(echo "# The exact versions that the tests passed with: pip install -c constraints.txt"; \
+	 echo "# Written by make constraints.txt, from uv.lock, which has their hashes."; \
+	 uv export --quiet --frozen --no-hashes --no-annotate --no-header --no-emit-project | \
+	 sed -E '/^(cuda-|nvidia-[^m]|setuptools=|triton=)/d; s/ ;.*//') >$@
+
+gpu gpu-wheels:
+	@sh benchmarks/$@.sh
