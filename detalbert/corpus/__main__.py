@@ -27,6 +27,7 @@ from typing import Any
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = Parser("detalbert.corpus", description=__doc__)
     parser.add_argument("config", type=existing_file, help="experiment config")
     parser.add_argument(

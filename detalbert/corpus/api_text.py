@@ -27,17 +27,14 @@ def find_services() -> list[Path]:
 
 
 def read_services() -> Iterator[str]:
-    """Yield the texts of all services."""
+    """Yield the texts of all services, the distinct ones of each in the order of its file, one
+    paragraph per line.
+    """
     for path in find_services():
-        yield from read_service(path)
-
-
-def read_service(path: Path) -> list[str]:
-    """Return the distinct texts of one service in the order of its file, one paragraph per line."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        descriptions = _descriptions(json.load(file))
-        texts = dict.fromkeys(map(_plain, descriptions))
-    return [text for text in texts if len(text) >= _SHORTEST]
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            descriptions = _descriptions(json.load(file))
+            texts = dict.fromkeys(map(_plain, descriptions))
+        yield from (text for text in texts if len(text) >= _SHORTEST)
 
 
 def _descriptions(node: Any) -> Iterator[str]:

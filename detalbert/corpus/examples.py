@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.corpus.sentences import RULE, split_sentences
 from detalbert.corpus.words import WordEncoder
+from detalbert.settings.languages import ENGLISH
 from detalbert.squad.encoding import tokenizing
 
 _SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
@@ -19,8 +20,11 @@ class ExampleKind:
     name = "examples"
     strips = True  # a document has no white space around it
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, language: str = ENGLISH
+    ) -> None:
         self.tokenizer = tokenizer
+        self.language = language
         special_tokens = tokenizer.num_special_tokens_to_add(pair=True)
         self.capacity = max_seq_length - max(special_tokens, _SPECIAL_TOKENS)
         backend = tokenizer.backend_tokenizer
@@ -32,7 +36,7 @@ class ExampleKind:
         # What a shard's bytes depend on, besides text and tokenizer.
         self.facts = {
             "max_seq_length": max_seq_length,
-            "sentences": RULE,
+            "sentences": f"{RULE} {language}",
             "spaced": self.spaced,
         }
         self.encoder = WordEncoder(backend)
@@ -41,7 +45,9 @@ class ExampleKind:
         """Return columns: tokens [N], tokens per sentence [S], tokens and sentences per example
         [E, 2], and each of these two once more, as offsets of examples.
         """
-        by_document = [split_sentences(document, self.spaced) for document in documents]
+        by_document = [
+            split_sentences(document, self.spaced, self.language) for document in documents
+        ]
         tokens, lengths = self.encoder(list(itertools.chain.from_iterable(by_document)))
         sentences = iter(lengths.tolist())
         sizes: list[int] = []  # tokens per sentence

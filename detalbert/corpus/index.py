@@ -48,8 +48,8 @@ def write_file(address: str, name: str, content: bytes | memoryview) -> str:
             file.write(content)
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path, binary=True) as file:
-            file.write(content)
+        with whole_file(path) as temporary:
+            temporary.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
 

@@ -8,7 +8,6 @@ each cycle.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,13 +15,6 @@ from detalbert.squad.encoding import ranges
 
 # Positions; weights are exact up to it, and within 1e-12 beyond.
 _LONGEST_CYCLE = 1 << 40
-
-
-class Dealt(NamedTuple):
-    """The windows at `count` positions in a row."""
-
-    sources: np.ndarray  # int64 [count]
-    numbers: np.ndarray  # int64 [count], of each window in its source's own endless sequence
 
 
 class Mixture:
@@ -42,17 +34,20 @@ class Mixture:
 
     def __init__(self, weights: Sequence[float]) -> None:
         decimals = [Fraction(str(weight)) for weight in weights]
-        shares = [weight / sum(decimals) for weight in decimals]
+        total = sum(decimals)
+        shares = [weight / total for weight in decimals]
 
         # The positions after which the pattern repeats, and a source's windows in them, int64 [S].
         # Both are exact, except in the longest cycle.
-        cycle = math.lcm(*(share.denominator for share in shares))
+        denominators = [share.denominator for share in shares]
+        cycle = math.lcm(*denominators)
         self.cycle = min(cycle, _LONGEST_CYCLE)
-        self.counts = apportion(list(map(float, shares)), total=self.cycle)
+        floats = [float(share) for share in shares]
+        self.counts = apportion(floats, total=self.cycle)
 
-    def deal(self, first: int, count: int) -> Dealt:
-        """Return the windows of positions first .. first + count - 1. Those of one source have no
-        gaps.
+    def deal(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the windows of positions first .. first + count - 1: source and number of each,
+        int64 [count]. A number is that in the source's own endless sequence, without gaps.
 
         Time and memory are those of `count` positions, wherever these are: up to time t about t
         windows are due, so only those near this stretch of time are put in order.
@@ -66,13 +61,15 @@ class Mixture:
         # The windows that are due in this stretch, source by source, int64 [n].
         due = after - before
         numbers = ranges(before, lengths=due)
-        sources = np.repeat(np.arange(len(due)), due)
+        all_sources = np.arange(len(due))
+        sources = np.repeat(all_sources, due)
 
         # The windows at the positions asked for, in the order in which they are due.
         order = self._sort(sources, numbers)
         begin = first - before.sum()
-        chosen = order[begin : begin + count]
-        return Dealt(sources=sources[chosen], numbers=numbers[chosen])
+        end = begin + count
+        chosen = order[begin:end]
+        return sources[chosen], numbers[chosen]
 
     def _sort(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Return the order in which windows are due, int64 [n].
@@ -81,17 +78,19 @@ class Mixture:
         """
         counts = self.counts[sources]
         cycles, places = np.divmod(numbers, counts)
-        times = (places + 0.5) / counts
+        middles = places + 0.5
+        times = middles / counts
         return np.lexsort((sources, times, cycles))  # by the last one first
 
     def _due(self, time: int) -> np.ndarray:
         """Return how many windows of each source are due until `time`, in positions, int64 [S]."""
         time = max(int(time), 0)
+        # Window i is due if (i + 1/2) cycle / count <= time; in whole numbers of any size.
         due = []
         for count in self.counts.tolist():
-            # Window i is due if (i + 1/2) cycle / count <= time; in whole numbers of any size.
             halves = 2 * time * count + self.cycle
-            due.append(halves // (2 * self.cycle))
+            windows = halves // (2 * self.cycle)
+            due.append(windows)
         return np.array(due, dtype=np.int64)
 
 
@@ -99,11 +98,15 @@ def apportion(weights: Sequence[float], total: int) -> np.ndarray:
     """Return whole numbers that add up to `total`, in proportion to `weights`, int64 [S]; those
     that are rounded down most get one more.
     """
-    shares = np.asarray(weights, dtype=np.float64) / sum(weights)
+    sizes = np.asarray(weights, dtype=np.float64)
+    shares = sizes / sum(weights)
     exact = shares * total
-    counts = np.floor(exact + 1e-9).astype(np.int64)
+    nearly_exact = exact + 1e-9
+    floors = np.floor(nearly_exact)
+    counts = floors.astype(np.int64)
     missing = total - counts.sum()
-    rounded_most = np.argsort(counts - exact, kind="stable")
+    surplus = counts - exact
+    rounded_most = np.argsort(surplus, kind="stable")
     one_more = rounded_most[:missing]
     counts[one_more] += 1
     return counts
@@ -116,27 +119,22 @@ def draw_windows(sources: np.ndarray, limit: int | None) -> list[np.ndarray]:
     Args:
         sources: of every window, int [W].
     """
-    windows = [np.flatnonzero(sources == number) for number in range(sources.max(initial=0) + 1)]
+    count = sources.max(initial=0) + 1
+    windows = []
+    for number in range(count):
+        is_of_source = sources == number
+        windows.append(np.flatnonzero(is_of_source))
     if limit is None or limit >= len(sources):
         return windows
 
     # The sizes decide the shares, the source's number the draw.
-    sizes = list(map(len, windows))
+    sizes = [len(numbers) for numbers in windows]
     counts = apportion(sizes, total=limit)
     drawn = []
-    for source, (numbers, count) in enumerate(
-        zip(
-            windows,
-            counts,
-            strict=True,
-        )
-    ):
+    for source, numbers in enumerate(windows):
         rng = np.random.default_rng([source])
-        chosen = rng.choice(
-            numbers,
-            size=count,
-            replace=False,
-        )
+        size = counts[source]
+        chosen = rng.choice(numbers, size=size, replace=False)
         drawn.append(np.sort(chosen))
     return drawn
 

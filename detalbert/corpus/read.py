@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.addresses import is_remote
 from detalbert.corpus.index import fetch_files, read_index
-from detalbert.errors import UserError
+from detalbert.errors import UserError, counted
 from detalbert.settings.text import CorpusConfig
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.sums import find_damaged, json_sum
@@ -88,7 +88,7 @@ class Shards:
     def describe(self) -> str:
         """Return the split's counts in one line."""
         counts = ", ".join(f"{self.count(name):,} {name}" for name in self.counts)
-        return f"{counts} in {len(self.shards)} shard(s)"
+        return f"{counts} in {counted(len(self.shards), 'shard')}"
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise UserError unless the shards were written with `tokenizer`."""
@@ -131,11 +131,7 @@ class Corpus(Shards):
         split: str,
         data: CorpusConfig,
     ) -> None:
-        super().__init__(
-            address,
-            split,
-            data,
-        )
+        super().__init__(address, split, data)
         # Lengths of all examples are in memory, four bytes for each: uint16 [E, 2], text tokens
         # and sentences of every example.
         names = [f"{shard['name']}.examples.npy" for shard in self.shards]
@@ -152,37 +148,15 @@ class Corpus(Shards):
 
     def shard_of(self, number: int) -> int:
         """Return the shard that holds an example."""
-        return (
-            int(
-                np.searchsorted(
-                    self.bounds,
-                    number,
-                    side="right",
-                )
-            )
-            - 1
-        )
+        return int(np.searchsorted(self.bounds, number, side="right")) - 1
 
     def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return text tokens int64 [T] and tokens per sentence int64 [S] of one example."""
         shard = self.shard_of(number)
         columns = self.columns(shard)
         place = number - int(self.bounds[shard])  # within the shard
-        tokens = _cut(
-            columns["tokens"],
-            columns["token_ptr"],
-            place,
+        tokens, sentences = (
+            columns[name][slice(*columns[offsets][place : place + 2])].astype(np.int64)
+            for name, offsets in (("tokens", "token_ptr"), ("sentences", "sentence_ptr"))
         )
-        return tokens, _cut(
-            columns["sentences"],
-            columns["sentence_ptr"],
-            place,
-        )
-
-
-def _cut(
-    values: np.ndarray,
-    offsets: np.ndarray,
-    place: int,
-) -> np.ndarray:
-    return values[offsets[place] : offsets[place + 1]].astype(np.int64)
+        return tokens, sentences

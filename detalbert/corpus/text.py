@@ -113,21 +113,28 @@ def _open_source(
                 api_text.read_services,
             )
         ]
-    if _is_data_set(address):
-        return [
-            _open_data_set(
-                address,
-                key,
-                split,
-                source.text_key,
-            )
-        ]
-    return _open_files(
-        address,
-        key,
-        article,
-        source.text_key,
-    )
+    if not _is_data_set(address):
+        return _open_files(
+            address,
+            key,
+            article,
+            source.text_key,
+        )
+    rows = hub.load_rows(address, split=split, key=key)
+
+    def read() -> Iterator[str]:
+        for number, row in enumerate(rows):
+            yield text_of(row, f"{address}: row {number}", source.text_key)
+
+    stamp = [rows._fingerprint, source.text_key]
+    return [
+        Unit(
+            address,
+            _TEXT_PER_ROW * len(rows),
+            stamp,
+            read,
+        )
+    ]
 
 
 def generated(split: str) -> list[str]:
@@ -144,27 +151,6 @@ def _is_data_set(address: str) -> bool:
     return card.is_file() and card.read_bytes().startswith(b"---")
 
 
-def _open_data_set(
-    address: str,
-    key: str,
-    split: str,
-    text_key: str,
-) -> Unit:
-    rows = hub.load_rows(address, split=split, key=key)
-
-    def read() -> Iterator[str]:
-        for number, row in enumerate(rows):
-            yield text_of(row, f"{address}: row {number}", text_key)
-
-    stamp = [rows._fingerprint, text_key]
-    return Unit(
-        address,
-        _TEXT_PER_ROW * len(rows),
-        stamp,
-        read,
-    )
-
-
 def _open_files(
     address: str,
     key: str,
@@ -172,13 +158,13 @@ def _open_files(
     text_key: str,
 ) -> list[Unit]:
     files = addresses.find_files(address, key=key, endings=ENDINGS)
-    for file in files:
-        if ending_of(file) not in ENDINGS:
-            raise UserError(
-                f"not a file of text by its ending ({', '.join(ENDINGS)}; also packed)",
-                key=file,
-                cure="save it as one of these",
-            )
+    # Of a folder or a pattern, files of other endings are not among them.
+    if ending_of(files[0]) not in ENDINGS:
+        raise UserError(
+            f"not a file of text by its ending ({', '.join(ENDINGS)}; also packed)",
+            key=files[0],
+            cure="save it as one of these",
+        )
     plain = [file for file in files if ending_of(file) in PLAIN]
     if 0 < len(plain) < len(files):
         problem = f"{address} has files of rows and of plain text"
@@ -190,23 +176,15 @@ def _open_files(
     how = article if plain else text_key
     system, _ = addresses.open_system(files[0])
     infos = system.get_file_info([file.rpartition("://")[2] for file in files])
-    units = []
-    for file, info in zip(files, infos, strict=True):
-        stamp = [
-            info.base_name,
-            info.size,
-            info.mtime_ns,
-            how,
-        ]
-        units.append(
-            Unit(
-                file,
-                info.size,
-                stamp,
-                partial(read_file, file, how),
-            )
+    return [
+        Unit(
+            file,
+            size=info.size,
+            stamp=[info.base_name, info.size, info.mtime_ns, how],
+            read=partial(read_file, file, how),
         )
-    return units
+        for file, info in zip(files, infos, strict=True)
+    ]
 
 
 def read_file(address: str, how: str) -> Iterator[str]:

@@ -19,8 +19,7 @@ from tokenizers import Tokenizer
 
 from detalbert.squad.encoding import encode, ranges
 
-_MOST_WORDS = 1 << 17  # some 26 MB; beyond, the memory starts over
-_MOST_TOKENS = 1 << 21  # of these words
+_MOST_TOKENS = 1 << 19  # of the words, some 40 MB; beyond, the memory starts over
 _Step = dict[str, Any]  # a normalizer or pre-tokenizer, as tokenizer.json has it
 
 _SPLITTERS = ("WhitespaceSplit", "Whitespace", "BertPreTokenizer")  # these drop white space
@@ -75,7 +74,7 @@ class WordEncoder:
 
         Equal to `backend.encode_batch(texts, add_special_tokens=False)`.
         """
-        if len(self.numbers) > _MOST_WORDS or len(self.ids) > _MOST_TOKENS:
+        if len(self.ids) > _MOST_TOKENS:
             self._reset_cache()
         words_of_texts = self._split(texts)
         words = self._look_up(list(chain.from_iterable(words_of_texts)))  # [W]
@@ -123,10 +122,7 @@ def find_word_rule(backend: Tokenizer) -> str:
     "apart": at spaces, which are dropped. "bytes": as GPT-2's and GPT-NeoX's tokenizers do, by
     `ByteLevel`. "": not known to do either.
     """
-    try:
-        steps = json.loads(backend.to_str())
-    except Exception:  # a step that is written in Python
-        return ""
+    steps = json.loads(backend.to_str())
     normalizers = _parts(steps["normalizer"])
     splitters = _parts(steps["pre_tokenizer"])
     if not splitters or steps["model"].get("dropout"):  # BPE that draws its merges

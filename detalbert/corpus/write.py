@@ -20,14 +20,13 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from loky import cpu_count
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.addresses import is_remote
-from detalbert.corpus.documents import DocumentKind
-from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.index import (
     FORMAT,
     INDEX,
@@ -49,13 +48,11 @@ from detalbert.corpus.text import (
 from detalbert.corpus.workers import map_in_processes
 from detalbert.errors import UserError
 from detalbert.files import hold_lock, writing
-from detalbert.processes import count_cores
 from detalbert.progress import waiting
 from detalbert.settings.text import CorpusConfig
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.sums import Json, find_damaged, json_sum, seal
 
-Kind = DocumentKind | ExampleKind
 Part = tuple[int, int]  # its number, from 1 on, and how many there are
 PLAN = "plan.json"
 _RECORD = "volume-{:05d}.json"
@@ -64,24 +61,29 @@ _BATCH = 1 << 19  # bytes of text that are tokenized at a time
 log = logging.getLogger(__name__)
 
 
+class Kind(Protocol):
+    """What documents become: columns of examples, or of documents."""
+
+    name: str
+    strips: bool  # the white space around documents
+    tokenizer: PreTrainedTokenizerBase
+    facts: Json  # on which a shard's bytes depend, besides text and tokenizer
+
+    def tokenize(self, documents: list[str], /) -> dict[str, np.ndarray]:
+        """Return the columns of some documents."""
+
+
 class Batch(NamedTuple):
     """Documents of one split that are tokenized at a time; none at the end of a volume."""
 
     volume: int
     shard: int  # in its volume
     split: str
-    documents: list[str]
-
-
-class TokenizedBatch(NamedTuple):
-    """A batch as columns."""
-
-    volume: int
-    shard: int
-    split: str
+    texts: list[str]  # none once they are tokenized
+    # What `_tokenize` makes of them:
     columns: dict[str, np.ndarray]
-    documents: int
-    text_bytes: int
+    documents: int = 0
+    text_bytes: int = 0
 
 
 def write_shards(
@@ -126,7 +128,7 @@ def write_shards(
     with writing(address, cure="free space, or give another place", what="token shards"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = folder / f".lock-{number}-of-{total}"
-        with hold_lock(lock, purpose=f"writes token shards to {address}"):
+        with hold_lock(lock):
             _check_plan(address, plan)
             volumes: list[list[Unit]] = []
             for units in texts:
@@ -135,7 +137,7 @@ def write_shards(
             own = range(number - 1, len(volumes), total)
             missing = {i: volumes[i] for i in own if _read_record(address, i) is None}
             if missing:
-                _write_volumes(address, kind, missing, shard_bytes, processes or count_cores())
+                _write_volumes(address, kind, missing, shard_bytes, processes or cpu_count())
             weights = {source.name: source.weight for source in data.training if source.weight}
             header = {**plan, "weights": weights}
             return address if _write_index(address, len(volumes), header, kind.tokenizer) else ""
@@ -193,7 +195,7 @@ def _write_volumes(
                 _write_shard(address, volumes[number][0].source, tokens, record)
             write_sealed(address, _RECORD.format(number), record)
     if skipped:
-        log.warning("%d rows or documents without text are left out", skipped.total())
+        log.warning("left out are rows or documents without text: %d", skipped.total())
 
 
 def _read(
@@ -215,23 +217,21 @@ def _read(
             for document in batch:
                 by_split[SPLITS[is_held_out(document, units[0].held_out)]].append(document)
             for split, members in by_split.items():
-                yield Batch(volume, shard, split, members)
-    yield Batch(volume, shard, "train", [])
+                yield Batch(volume, shard, split, members, columns={})
+    yield Batch(volume, shard, "train", [], columns={})
 
 
-def _tokenize(kind: Kind, batch: Batch) -> TokenizedBatch:
-    documents = batch.documents
-    return TokenizedBatch(
-        batch.volume,
-        batch.shard,
-        batch.split,
-        columns=kind.tokenize(documents) if documents else {},
-        documents=len(documents),
-        text_bytes=sum(map(byte_size, documents)),
+def _tokenize(kind: Kind, batch: Batch) -> Batch:
+    texts = batch.texts
+    return batch._replace(
+        texts=[],
+        columns=kind.tokenize(texts) if texts else {},
+        documents=len(texts),
+        text_bytes=sum(map(byte_size, texts)),
     )
 
 
-def _write_shard(address: str, source: str, tokens: list[TokenizedBatch], record: Json) -> None:
+def _write_shard(address: str, source: str, tokens: list[Batch], record: Json) -> None:
     """Write the columns of a shard, by split, and add them to the record of its volume."""
     for split in SPLITS:
         batches = [batch for batch in tokens if batch.split == split and batch.documents]

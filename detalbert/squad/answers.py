@@ -12,7 +12,8 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 
 from detalbert.squad.decoding import Candidates
-from detalbert.squad.windows import Example, Windows
+from detalbert.squad.example import Example
+from detalbert.squad.windows import Windows
 
 _PLACEHOLDER = "empty"  # the reference's text of a question without a span that has text
 
@@ -69,7 +70,7 @@ def _by_question(
     first_token = spans.starts + shift[:, None]
     last_token = spans.ends + shift[:, None]
     begin = np.zeros(is_span.shape, dtype=np.int32)
-    end = np.zeros(is_span.shape, dtype=np.int32)
+    end = begin.copy()
     begin[is_span] = windows.context_offsets[first_token[is_span], 0]
     end[is_span] = windows.context_offsets[last_token[is_span], 1]
 
@@ -134,10 +135,8 @@ def n_best_list(
     A question without a span that has text gets the placeholder of `merge_answers`, "empty" with
     score 0.
     """
-    lists = {}
-    for question in _by_question(examples, windows, candidates):
-        lists[question.example.id] = _list_best(question, n_best_size)
-    return lists
+    questions = _by_question(examples, windows, candidates)
+    return {question.example.id: _list_best(question, n_best_size) for question in questions}
 
 
 def _list_best(question: _Question, n_best_size: int) -> list[NBestEntry]:
@@ -164,15 +163,13 @@ def _list_best(question: _Question, n_best_size: int) -> list[NBestEntry]:
     weights = np.exp(scores[order] - scores[order[0]])
     probabilities = weights / weights.sum()
 
-    entries: list[NBestEntry] = []
-    for number, probability in zip(order.tolist(), probabilities.tolist(), strict=True):
-        entries.append(
-            {
-                "text": texts[number],
-                "start": begin[number],
-                "end": end[number],
-                "score": float(scores[number]),
-                "probability": probability,
-            }
-        )
-    return entries
+    return [
+        {
+            "text": texts[number],
+            "start": begin[number],
+            "end": end[number],
+            "score": float(scores[number]),
+            "probability": probability,
+        }
+        for number, probability in zip(order.tolist(), probabilities.tolist(), strict=True)
+    ]

@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from detalbert.settings.languages import ENGLISH
 from detalbert.squad.answers import NBestEntry
+from detalbert.squad.example import Example
 from detalbert.squad.metrics import gold_scores
-from detalbert.squad.windows import Example
 
 SLOPE = "probability_slope"
 OFFSET = "probability_offset"
@@ -35,6 +36,7 @@ def fit_calibration(
     examples: Sequence[Example],
     n_best: Mapping[str, NBest],
     predictions: Mapping[str, str],
+    language: str = ENGLISH,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the numbers of a calibration, and the probability of each answer given by question id.
 
@@ -44,33 +46,33 @@ def fit_calibration(
         examples: with known answers.
         n_best: as `n_best_list` gives it.
         predictions: the answer given, by question id.
+        language: `data.language`, by which an answer is right.
     """
-    count = len(examples)
-    softmax = np.zeros(count)  # [Q]
-    right = np.zeros(count)
-    for number, example in enumerate(examples):
+    softmax = []
+    rightness = []
+    for example in examples:
         prediction = predictions[example.id]
-        entry = given(n_best[example.id], prediction)
-        softmax[number] = entry["probability"]
-        right[number], _ = gold_scores(prediction, example)
-    margins = _margins(softmax)
+        softmax.append(given(n_best[example.id], prediction)["probability"])
+        rightness.append(gold_scores(prediction, example, language)[0])
+    right = np.array(rightness)  # [Q]
+    margins = _margins(np.array(softmax))
     slope, offset = _fit(margins, right)
     fitted = _sigmoid(slope * margins + offset)
     error = calibration_error(fitted, right)
 
     # Were the probabilities exact, the share that is right would be off by this much.
     variance = fitted * (1 - fitted)
-    standard_error = np.sqrt(variance.mean() / count)
+    standard_error = np.sqrt(variance.mean() / len(examples))
     gap = max(error, 3 * standard_error)
-    is_shown = count >= _FEWEST and gap <= _LARGEST_GAP
+    is_shown = len(examples) >= _FEWEST and gap <= _LARGEST_GAP
     scores = {
         SLOPE: slope,
         OFFSET: offset,
         "calibration_error": error,
         UNCALIBRATED: 0.0 if is_shown else 1.0,
     }
-    names = [example.id for example in examples]
-    return scores, dict(zip(names, fitted.tolist(), strict=True))
+    pairs = zip(examples, fitted.tolist(), strict=True)
+    return scores, {example.id: probability for example, probability in pairs}
 
 
 def is_calibrated(scores: Mapping[str, float]) -> bool:
@@ -80,35 +82,31 @@ def is_calibrated(scores: Mapping[str, float]) -> bool:
 
 def calibrated(entries: NBest, scores: Mapping[str, float]) -> list[NBestEntry]:
     """Return a question's list with probabilities by the numbers in `scores`, if any."""
-    result = [entry.copy() for entry in entries]
     if SLOPE not in scores:
-        return result
+        return list(entries)
     softmax = np.array([entry["probability"] for entry in entries])
-    offset = scores.get(OFFSET, 0.0)
-    logits = scores[SLOPE] * _margins(softmax) + offset
-    fitted = _sigmoid(logits).tolist()
-    for entry, probability in zip(result, fitted, strict=True):
-        entry["probability"] = probability
-    return result
+    fitted = _sigmoid(scores[SLOPE] * _margins(softmax) + scores.get(OFFSET, 0.0)).tolist()
+    return [
+        {**entry, "probability": probability}
+        for entry, probability in zip(entries, fitted, strict=True)
+    ]
 
 
 def given(entries: NBest, prediction: str) -> NBestEntry:
     """Return the entry of the answer given; "": no answer."""
-    is_answer = bool(prediction)
-    return next(entry for entry in entries if bool(entry["text"]) == is_answer)
+    return next(entry for entry in entries if bool(entry["text"]) == bool(prediction))
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     """Return the expected calibration error of Q answers: the distance between the share that is
     right and the mean confidence in each bin, averaged over the answers. 0 is perfect.
     """
-    place = (confidence * _BINS).astype(int)
-    place = np.minimum(place, _BINS - 1)  # a confidence of 1 is in the last bin
+    # A confidence of 1 is in the last bin.
+    place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
 
     # In each bin, the sum of confidences less the number that is right.
     gaps = np.bincount(place, weights=confidence - right)
-    total = np.abs(gaps).sum()
-    return float(total / max(len(confidence), 1))
+    return float(np.abs(gaps).sum() / len(confidence))
 
 
 def _fit(margins: np.ndarray, right: np.ndarray) -> list[float]:
@@ -134,10 +132,8 @@ def _fit(margins: np.ndarray, right: np.ndarray) -> list[float]:
 def _margins(softmax: np.ndarray) -> np.ndarray:
     """Return the log-odds of probabilities."""
     probability = np.clip(softmax, _CERTAIN, 1 - _CERTAIN)
-    other = 1 - probability
-    return np.log(probability / other)
+    return np.log(probability / (1 - probability))
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    surprise = np.logaddexp(0, -logits)  # without overflow
-    return np.exp(-surprise)
+    return np.exp(-np.logaddexp(0, -logits))  # without overflow

@@ -74,10 +74,10 @@ def best_spans(
     # All pairs of them, [n, K starts, K ends]; those that are no spans get -inf.
     first = starts.unsqueeze(2)
     last = ends.unsqueeze(1)
-    is_span = first >= row["context_start"].view(-1, 1, 1)
-    is_span = is_span & (last < row["context_end"].view(-1, 1, 1))
-    is_span &= first <= last
-    is_span &= last < first + max_answer_length
+    is_inside = (first >= row["context_start"].view(-1, 1, 1)) & (
+        last < row["context_end"].view(-1, 1, 1)
+    )
+    is_span = is_inside & (first <= last) & (last < first + max_answer_length)
     scores = start_values.unsqueeze(2) + end_values.unsqueeze(1)
     scores = scores.masked_fill(~is_span, -torch.inf)
 

@@ -52,13 +52,11 @@ def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def tokenizing() -> contextlib.AbstractContextManager[None]:
     """Convert whatever a tokenizer raises in the block, even a panic, to UserError."""
-
-    def converted(error: Exception) -> UserError:
-        return UserError(
+    return as_user_error(
+        lambda error: UserError(
             f"the tokenizer fails on a text ({first_line(error)})", cure="give another"
         )
-
-    return as_user_error(converted)
+    )
 
 
 def encode(

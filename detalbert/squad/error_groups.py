@@ -6,7 +6,7 @@ table of predict.py and the page of a run have the same ones.
 
 from collections.abc import Sequence
 
-from detalbert.squad.metrics import answer_words
+from detalbert.squad.normalization import answer_words
 
 ABSTAINED = "abstained though there is one"
 ANSWERED = "answered though there is none"
@@ -15,22 +15,23 @@ TOO_SHORT = "span too short"
 OTHER = "other span"
 
 
-def find_group(labels: Sequence[str], prediction: str) -> str:
+def find_group(labels: Sequence[str], prediction: str, language: str) -> str:
     """Return the group of a wrong answer, "" of a correct one.
 
     Args:
         labels: the correct answers; none: the text has no answer.
         prediction: the answer given; "": none.
+        language: `data.language`.
     """
-    if not labels or not prediction:
-        if labels:
-            return ABSTAINED
+    if not labels:
         return ANSWERED if prediction else ""
+    if not prediction:
+        return ABSTAINED
 
     # Compared as the scorer does it, and word by word.
-    words = " ".join(answer_words(prediction))
+    words = " ".join(answer_words(prediction, language))
     answer = f" {words} "
-    correct = [f" {' '.join(answer_words(label))} " for label in labels]
+    correct = [f" {' '.join(answer_words(label, language))} " for label in labels]
     if answer in correct:
         return ""
     if any(label in answer for label in correct):

@@ -51,8 +51,6 @@ def is_empty(value: object) -> bool:
 
 def read_flag(value: object) -> bool | None:
     """Return a truth value, however it is written; None if it is empty. Raises Fault for others."""
-    if isinstance(value, bool) or value is None:  # as most rows have it
-        return value
     if is_empty(value):
         return None
     word = str(value).strip().lower().removesuffix(".0")
@@ -88,7 +86,7 @@ def read_labels(row: Mapping[str, Any]) -> list[Label] | None:
     if not isinstance(starts, list):
         starts = [starts, *[None] * (len(answers) - 1)]  # one start is that of the first answer
     if answers and len(starts) != len(answers):
-        raise Fault(BAD_LABEL, f"{len(starts)} answer_start for {len(answers)} answers")
+        raise Fault(BAD_LABEL, f"answers: {len(answers)}, of answer_start: {len(starts)}")
     labels = []
     for answer, start in zip(answers, starts, strict=False):
         label = _read_label(answer, start)
@@ -141,14 +139,12 @@ def _start_of(answer: Mapping[str, object], start: object) -> object:
 
 def _read_start(value: Any) -> int | None:
     """Return a number of characters, however it is written; None if it is empty or -1."""
-    if type(value) is not int:  # as most rows have it
-        if is_empty(value):
-            return None
-        try:
-            start = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            start = math.nan
-        if not start.is_integer():
-            raise Fault(BAD_LABEL, f"answer_start is {value!r:.40}; write a number of characters")
-        value = int(start)
-    return None if value == -1 else value
+    if is_empty(value):
+        return None
+    try:
+        start = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        start = math.nan
+    if not start.is_integer():
+        raise Fault(BAD_LABEL, f"answer_start is {value!r:.40}; write a number of characters")
+    return None if start == -1 else int(start)

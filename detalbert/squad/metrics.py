@@ -1,44 +1,34 @@
 """Exact match and F1 of SQuAD, with the thresholds of the official scorer.
 
 The algorithm is that of the official `evaluate-v2.0.py` (Rajpurkar et al. 2018,
-arXiv:1806.03822); numbers agree with it to rounding, best thresholds included.
+arXiv:1806.03822); numbers agree with it to rounding, best thresholds included. In a language other
+than English, answers are scored as by the official `mlqa_evaluation_v1.py`, and abstaining and
+thresholds as in SQuAD, as MLQA has no unanswerable questions.
 """
 
-import re
-import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 
-from detalbert.squad.windows import Example
-
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
-
-
-@lru_cache(maxsize=1 << 10)  # the gold answers of a question share many texts
-def answer_words(text: str) -> tuple[str, ...]:
-    """Return lower-case words, no ASCII punctuation, no articles: us, army of "The U.S. army"."""
-    letters = text.lower().translate(_NO_PUNCTUATION)
-    words = _ARTICLE.sub(" ", letters).split()
-    return tuple(words)
+from detalbert.settings.languages import ENGLISH
+from detalbert.squad.example import Example
+from detalbert.squad.normalization import answer_words
 
 
-def exact_match(prediction: str, gold: str) -> int:
+def exact_match(prediction: str, gold: str, language: str = ENGLISH) -> int:
     """Return 1 if the two texts have equal `answer_words`, else 0."""
-    return int(answer_words(prediction) == answer_words(gold))
+    return int(answer_words(prediction, language) == answer_words(gold, language))
 
 
-def f1(prediction: str, gold: str) -> float:
-    """Return the harmonic mean of precision and recall over the two bags of `answer_words`. If one
-    text has no words: 1 if the other has none either, else 0.
+def f1(prediction: str, gold: str, language: str = ENGLISH) -> float:
+    """Return the harmonic mean of precision and recall over the two bags of `answer_words`. If
+    neither text has a word: 1 in English, 0 in another language.
     """
-    guess = answer_words(prediction)
-    truth = answer_words(gold)
+    guess = answer_words(prediction, language)
+    truth = answer_words(gold, language)
     if guess == truth:
-        return 1.0
+        return float(bool(guess) or language == ENGLISH)
     overlap = Counter(guess) & Counter(truth)
     common = overlap.total()  # words
     if not common:
@@ -53,6 +43,7 @@ def score(
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 0.0,
+    language: str = ENGLISH,
 ) -> dict[str, float]:
     """Return exact match and F1 in percent, under the official keys.
 
@@ -64,15 +55,16 @@ def score(
             best thresholds are those of a model if these are its best spans: a "" stays one.
         null_odds: how unanswerable each predicted question is; above `threshold` a prediction is
             scored as no answer, but not for the best thresholds.
+        language: `data.language`, by which answers are compared.
     """
-    table = _score_each(examples, predictions, null_odds or {})  # [Q, 6]
+    table = _score_each(examples, predictions, null_odds or {}, language)  # [Q, 6]
     scores = table[:, :2]  # exact match and F1
-    answerable = table[:, 2] > 0
+    _, _, has_answer, is_silent, null_odds_column, places = table.T  # [Q] each
+    answerable = has_answer > 0
     if null_odds is None:
         return _group_scores(scores, answerable)
 
     # Above the threshold the prediction counts as no answer, right if there is none.
-    null_odds_column = table[:, 4]
     right_null = np.where(answerable, 0.0, 1.0)
     is_null = null_odds_column > threshold  # [Q]
     decided = np.where(is_null[:, None], right_null[:, None], scores)
@@ -80,9 +72,9 @@ def score(
 
     # A threshold that rises past an answerable question gains its score; past an unanswerable
     # one it loses 1, unless the prediction is "".
-    loss = table[:, 3] - 1
+    loss = is_silent - 1
     gains = np.where(answerable[:, None], scores, loss[:, None])  # [Q, 2]
-    order = np.lexsort((table[:, 5], null_odds_column))
+    order = np.lexsort((places, null_odds_column))
     for name, gain in zip(("exact", "f1"), gains[order].T, strict=True):
         best, best_threshold = _best_threshold(null_odds_column[order], gain, right_null.sum())
         result[f"best_{name}"] = best
@@ -91,25 +83,27 @@ def score(
 
 
 def _score_each(
-    examples: Sequence[Example], predictions: Mapping[str, str], odds: Mapping[str, float]
+    examples: Sequence[Example],
+    predictions: Mapping[str, str],
+    odds: Mapping[str, float],
+    language: str,
 ) -> np.ndarray:
     """Return of each question with a prediction exact match, F1, whether it has an answer, whether
     the prediction is "", its null odds (0 if not known) and its place among the odds, [Q, 6].
     """
     # The official scorer takes equal odds in the order of the odds file.
     places = {name: place for place, name in enumerate(odds)}
-    rows = []
-    for example in examples:
-        if example.id in predictions:
-            prediction = predictions[example.id]
-            row = (
-                *gold_scores(prediction, example),
-                bool(example.answers),
-                not prediction,
-                odds.get(example.id, 0.0),
-                places.get(example.id, 0),
-            )
-            rows.append(row)
+    rows = [
+        (
+            *gold_scores(predictions[example.id], example, language),
+            bool(example.answers),
+            not predictions[example.id],
+            odds.get(example.id, 0.0),
+            places.get(example.id, 0),
+        )
+        for example in examples
+        if example.id in predictions
+    ]
     return np.array(rows, dtype=float).reshape(-1, 6)
 
 
@@ -123,13 +117,10 @@ def _group_scores(scores: np.ndarray, answerable: np.ndarray) -> dict[str, float
     }
     for prefix, group in groups.items():
         total = len(group)
-        if not total and prefix:
-            continue
-        sums = 100.0 * group.sum(axis=0)  # [2]
-        exact, overlap = sums / max(total, 1)
-        result[f"{prefix}exact"] = float(exact)
-        result[f"{prefix}f1"] = float(overlap)
-        result[f"{prefix}total"] = total
+        if total or not prefix:
+            means = 100.0 * group.sum(axis=0) / max(total, 1)  # [2]
+            result[f"{prefix}exact"], result[f"{prefix}f1"] = means.tolist()
+            result[f"{prefix}total"] = total
     return result
 
 
@@ -150,12 +141,17 @@ def _best_threshold(odds: np.ndarray, gain: np.ndarray, below: float) -> tuple[f
     return share, float(threshold)
 
 
-def gold_scores(prediction: str, example: Example) -> tuple[int, float]:
-    """Return the largest exact match and F1 over gold answers with words, or "" without any."""
-    answers = example.answers or ()
-    # As the official scorer: gold answers without words do not count.
-    texts = [text for text, _ in answers if answer_words(text)]
-    gold = list(dict.fromkeys(texts)) or [""]
-    exact = max(exact_match(prediction, text) for text in gold)
-    overlap = max(f1(prediction, text) for text in gold)
+def gold_scores(prediction: str, example: Example, language: str) -> tuple[int, float]:
+    """Return the largest exact match and F1 over the gold answers; without any, whether the
+    prediction has no words.
+    """
+    texts = [text for text, _ in example.answers or ()]
+    if language == ENGLISH:  # as SQuAD's scorer: gold answers without words do not count
+        texts = list(filter(answer_words, texts))
+    if not texts:
+        right = exact_match(prediction, "", language)
+        return right, float(right)
+    gold = dict.fromkeys(texts)
+    exact = max(exact_match(prediction, text, language) for text in gold)
+    overlap = max(f1(prediction, text, language) for text in gold)
     return exact, overlap

@@ -63,10 +63,8 @@ def find_place(context: str, text: str) -> Place | None:
         pattern = r"\s+".join(map(re.escape, _fold(text).split()))
         folded = [match.span() for match in re.finditer(pattern, _fold(context))]
         spans = words = [span for span in folded if _is_word(context, *span)]
-    if not spans:
-        return None
-    start, end = (words or spans)[0]
-    return Place(start, end, times=len(words or spans), is_word=bool(words))
+    best = words or spans
+    return Place(*best[0], times=len(best), is_word=bool(words)) if best else None
 
 
 def _is_word(context: str, start: int, end: int) -> bool:

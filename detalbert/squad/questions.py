@@ -14,10 +14,10 @@ from typing import NamedTuple
 from detalbert.errors import UserError
 from detalbert.records import Row
 from detalbert.squad.columns import Columns
+from detalbert.squad.example import Example
 from detalbert.squad.labels import BAD_LABEL, Fault, Label, is_empty, read_flag, read_labels
 from detalbert.squad.places import find_place
 from detalbert.squad.sources import Reading, Source
-from detalbert.squad.windows import Example
 
 # What a user should know of questions that are read all the same.
 REPEATED = "answers stand more than once in their text (the first is taken)"
@@ -71,9 +71,7 @@ def read_examples(
     ids: set[str] = set()
     for question in _questions(source, columns):
         row = columns.rename(question.row, question.place)
-        name = str(row.get("id"))
-        if is_empty(row.get("id")):
-            name = str(question.number)
+        name = str(question.number if is_empty(row.get("id")) else row["id"])
         if cells is not None and source.is_table:
             cells.setdefault(name, question.row)  # of one id the first
         try:
@@ -102,17 +100,10 @@ def read_examples(
 
 
 def _as_error(faults: list[LeftOut]) -> UserError:
-    """Return the error of a file's faulty questions; only the first one's place names the file."""
+    """Return the error of faulty questions, by their places in the file of the first."""
     file = faults[0].where.rpartition(": ")[0]
-    problems = [faults[0].problem]
-    for fault in faults[1:]:
-        place = fault.where.removeprefix(f"{file}: ")
-        problems.append(f"{place}: {fault.problem}")
-    return UserError(
-        "; ".join(problems),
-        key=faults[0].where,
-        cure="fix it, or set data.skip_invalid: true",
-    )
+    lines = [f"{fault.where}: {fault.problem}".removeprefix(f"{file}: ") for fault in faults]
+    return UserError("; ".join(lines), key=file, cure="fix it, or set data.skip_invalid: true")
 
 
 def _questions(source: Source, columns: Columns) -> Iterable[Question]:
@@ -139,12 +130,12 @@ def _questions(source: Source, columns: Columns) -> Iterable[Question]:
     # Each set has at least one.
     count = max(1, round(fraction * len(by_hash)))
     held_out = set(by_hash[: min(count, len(by_hash) - 1)])
-    part = []
-    for question, context in zip(questions, contexts, strict=True):
-        is_validation = context in held_out
-        if is_validation == (source.split == "validation"):
-            part.append(question)
-    return part
+    is_validation = source.split == "validation"
+    return [
+        question
+        for question, context in zip(questions, contexts, strict=True)
+        if (context in held_out) == is_validation
+    ]
 
 
 def _sha256(text: str) -> str:
@@ -182,11 +173,9 @@ def _read_example(
         text = row[key]
         if not isinstance(text, str):
             raise Fault(f"no {key}", f"its {key} is no text but {text!r:.40}")
-        if not text or text.isspace():
+        if is_empty(text):
             raise Fault(f"empty {key}", f"its {key} is empty")
-    title = str(row.get("title"))
-    if is_empty(row.get("title")):
-        title = ""
+    title = "" if is_empty(row.get("title")) else str(row["title"])
     example = Example(name, title, row["context"], row["question"], answers=None)
     if not is_unicode(f"{name}{title}{example.context}{example.question}"):
         raise Fault("not Unicode", "half a character (a lone surrogate) is in it")
@@ -200,7 +189,7 @@ def _read_example(
         labels = [label for label in labels if label.text.strip() not in reading.no_answer]
     if impossible and labels:
         raise Fault(BAD_LABEL, f"is_impossible, and it has the answer {labels[0].text!r:.80}")
-    if impossible or labels == [] and impossible is None:
+    if impossible or (labels == [] and impossible is None):
         return example._replace(answers=())
     if labels:
         return example._replace(answers=_find_places(example.context, labels, counts))

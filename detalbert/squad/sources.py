@@ -48,15 +48,15 @@ class Source:
 
     name: str  # as in the config
     split: str  # "train" or "validation"
-    files: tuple[str, ...]  # in order; none of a data set of the hub
+    files: list[str]  # in order; none of a data set of the hub
     fingerprint: str  # changes when the questions may have changed
     reading: Reading
 
     @property
     def is_table(self) -> bool:
         """Whether the rows are those of CSV or a workbook."""
-        endings = {addresses.ending_of(file) for file in self.files}
-        return endings != set() and endings <= {".csv", ".tsv", ".xlsx"}
+        tables = [addresses.ending_of(file) in (".csv", ".tsv", ".xlsx") for file in self.files]
+        return tables != [] and all(tables)
 
     def rows(self) -> Iterator[tuple[str, records.Row]]:
         """Yield the rows, or articles of SQuAD's shape, each with its place.
@@ -95,7 +95,7 @@ def open_source(name: str, split: str, cache_dir: Path, reading: Reading | None 
         for row in _hub_rows(name, split_read):
             digest.update(repr(row).encode())
     fingerprint = digest.hexdigest()
-    return Source(name, split, files=tuple(files), fingerprint=fingerprint, reading=reading)
+    return Source(name, split, files=files, fingerprint=fingerprint, reading=reading)
 
 
 def open_split(config: DataConfig, split: str) -> Source:

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,18 +27,7 @@ from transformers import PreTrainedTokenizerBase
 
 from detalbert.errors import UserError
 from detalbert.squad.encoding import encode, pair_layout, ranges
-
-
-class Example(NamedTuple):
-    """One question; `answers` are (text, character start in `context`), () if it is unanswerable,
-    None if not known (in prediction only).
-    """
-
-    id: str
-    title: str
-    context: str
-    question: str
-    answers: tuple[tuple[str, int], ...] | None
+from detalbert.squad.example import Example
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +50,7 @@ class Windows:
     context_length: np.ndarray  # int32 [W]
     start_positions: np.ndarray  # int32 [W], first token of the answer; [CLS] when it is not inside
     end_positions: np.ndarray  # int32 [W], its last token
+    holds_answer: np.ndarray  # int8 [W], 1: the answer is inside, 0: it is not, -1: there is none
 
     def __len__(self) -> int:
         return len(self.example_index)
@@ -119,20 +108,17 @@ class Windows:
         begins[:, 1] = self.question_ptr[example]
         begins[:, 3] = self.context_begin[indices]
         lengths = np.tile(self.part_lengths, shape)
-        lengths[:, 1] = self.question_ptr[example + 1]
-        lengths[:, 1] -= begins[:, 1]
+        lengths[:, 1] = self.question_ptr[example + 1] - begins[:, 1]
         lengths[:, 3] = self.context_length[indices]
 
-        types = np.tile(self.part_types, len(indices))  # [n * R]
         tokens = ranges(begins.ravel(), lengths=lengths.ravel())  # [T], places in token_ids
         window_lengths = lengths.sum(axis=1)  # [n]
-        first = np.zeros_like(window_lengths)
         cu_seqlens = np.append(0, np.cumsum(window_lengths))  # [n + 1]
         context_start = self.context_starts(indices)
         return {
             "input_ids": self.token_ids[tokens].astype(np.int64),
-            "token_type_ids": np.repeat(types, lengths.ravel()),
-            "position_ids": ranges(first, lengths=window_lengths),
+            "token_type_ids": np.repeat(np.tile(self.part_types, len(indices)), lengths.ravel()),
+            "position_ids": ranges(np.zeros_like(window_lengths), lengths=window_lengths),
             "cu_seqlens": cu_seqlens.astype(np.int32),
             "start_positions": self.start_positions[indices].astype(np.int64),
             "end_positions": self.end_positions[indices].astype(np.int64),
@@ -201,8 +187,9 @@ def build_windows(
 
     # Cut the contexts into windows, which begin `step` tokens apart.
     context_length = contexts.lengths[owner]  # [E]
-    special = len(layout.special_ids)
-    room = max_seq_length - special - questions.lengths  # [E], for context tokens in a window
+    room = (
+        max_seq_length - len(layout.special_ids) - questions.lengths
+    )  # [E], for context tokens in a window
     _check_room(examples, context_length, room=room, doc_stride=doc_stride)
     step = np.maximum(room - doc_stride, 1)  # [E]
     later_windows = -((room - context_length) // step)  # [E], ceil((context_length - room) / step)
@@ -215,6 +202,7 @@ def build_windows(
     # All tokens in one array, with the special ones last.
     question_begin = len(contexts.ids)
     special_begin = question_begin + len(questions.ids)
+    unset = np.zeros(0, dtype=np.int32)  # till `_label`
     unlabelled = Windows(
         token_ids=np.concatenate([contexts.ids, questions.ids, layout.special_ids]),
         context_offsets=contexts.offsets,
@@ -225,11 +213,11 @@ def build_windows(
         example_index=example.astype(np.int32),
         context_begin=contexts.ptr[owner[example]] + skipped,
         context_length=length.astype(np.int32),
-        start_positions=np.zeros(0, dtype=np.int32),
-        end_positions=np.zeros(0, dtype=np.int32),
+        start_positions=unset,
+        end_positions=unset,
+        holds_answer=unset,
     )
-    start, end = _label(unlabelled, examples, owner, contexts.ptr)
-    return replace(unlabelled, start_positions=start, end_positions=end)
+    return _label(unlabelled, examples, owner, contexts.ptr)
 
 
 def _check_room(
@@ -258,8 +246,8 @@ def _label(
     examples: Sequence[Example],
     owner: np.ndarray,
     context_ptr: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return start and end position of each window's answer, int32 [W] each: the last token that
+) -> Windows:
+    """Return the windows with start and end position of each one's answer: the last token that
     begins no later than the answer, the first that ends no earlier; [CLS]'s unless both are inside.
 
     Args:
@@ -269,11 +257,9 @@ def _label(
         context_ptr: int64 [D + 1], context d is tokens context_ptr[d]:context_ptr[d + 1].
     """
     # First and end character of the first answers; without one, a place before the context.
-    chars = np.full((len(examples), 2), -1, dtype=np.int64)  # [E, 2]
-    for number, example in enumerate(examples):
-        if example.answers:
-            text, first_char = example.answers[0]
-            chars[number] = first_char, first_char + len(text)
+    answers = [example.answers[0] if example.answers else ("", -1) for example in examples]
+    places = [(first_char, first_char + len(text)) for text, first_char in answers]
+    chars = np.array(places, dtype=np.int64).reshape(-1, 2)  # [E, 2]
 
     # One search covers all contexts: character 17 of context 3 has the key 3 * 2**32 + 17.
     contexts = np.arange(len(context_ptr) - 1)  # [D]
@@ -299,4 +285,10 @@ def _label(
     null = windows.null_positions(every)
     start_positions = np.where(is_inside, first + shift, null)
     end_positions = np.where(is_inside, last + shift, null)
-    return start_positions.astype(np.int32), end_positions.astype(np.int32)
+    has_answer = chars[windows.example_index, 0] >= 0  # [W]
+    return replace(
+        windows,
+        start_positions=start_positions.astype(np.int32),
+        end_positions=end_positions.astype(np.int32),
+        holds_answer=np.where(has_answer, is_inside, -1).astype(np.int8),
+    )

@@ -3,27 +3,25 @@
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
-from transformers import PreTrainedTokenizerFast
 
-from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.read import Shards
 from detalbert.corpus.vocabulary import train_byte_bpe
 from detalbert.corpus.write import write_shards
-from detalbert.settings.text import DocumentsConfig, parse_documents_config
+from lm.documents import DocumentKind
+from lm.hparams import parse_documents_config
 from tests.conftest import TINY_PRETRAINING
 from tests.fakes.text import LENGTH, TOKENIZER, contexts
 
 
 @lru_cache
-def byte_tokenizer() -> PreTrainedTokenizerFast:
+def byte_tokenizer():
     return train_byte_bpe(contexts(60), 400)
 
 
-def documents_config(documents: Any, folder: Path, **more: Any) -> DocumentsConfig:
+def documents_config(documents, folder, **more):
     values = {
         "documents": documents if isinstance(documents, list) else str(documents),
         "tokenizer": "?",
@@ -32,7 +30,7 @@ def documents_config(documents: Any, folder: Path, **more: Any) -> DocumentsConf
     return parse_documents_config({**values, **more})
 
 
-def write_config(folder: Path, text: Any, **data: Any) -> Path:
+def write_config(folder, text, **data):
     """Write the config of an ALBERT's pretraining for the command that writes shards."""
     values = {"text": text, "tokenizer": TOKENIZER, "cache_dir": str(folder / "cache"), **data}
     hparams = {**TINY_PRETRAINING["hyperparameters"], "max_seq_length": LENGTH}
@@ -42,12 +40,12 @@ def write_config(folder: Path, text: Any, **data: Any) -> Path:
     return path
 
 
-def write(documents: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
+def write(documents, folder, processes=1, **more):
     config = documents_config(documents, folder, **more)
     return Path(write_shards(config, DocumentKind(byte_tokenizer()), processes=processes))
 
 
-def read_back(folder: Path, split: str) -> list[str]:
+def read_back(folder, split):
     """Return the texts of all documents in shards, in order."""
     tokenizer = byte_tokenizer()
     shards = Shards(str(folder), split, documents_config("generated", folder))
@@ -61,7 +59,7 @@ def read_back(folder: Path, split: str) -> list[str]:
     return texts
 
 
-def write_lines(path: Path, texts: list[str]) -> Path:
+def write_lines(path, texts):
     """Write `texts` as JSON lines, compressed as the name says."""
     content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
     with pyarrow.output_stream(str(path), compression="detect") as file:

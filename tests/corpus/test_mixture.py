@@ -3,8 +3,6 @@
 import itertools
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.corpus.mixture import Mixture
-from detalbert.corpus.read import Shards
 from lm.data import LmText
 from lm.hparams import LmHParams
 from pretrain.data import PretrainText
@@ -24,7 +21,7 @@ from tests.fakes.text import TOKENIZER, contexts, tiny, write
 WEIGHTS = {"wiki": 0.5, "code": 0.3, "mail": 0.2}
 
 
-def three(folder: Path, **weights: float) -> list[dict[str, Any]]:
+def three(folder, **weights):
     """Write and return sources of different sizes: 60, 300 and 30 documents."""
     texts = contexts(400)
     sources = []
@@ -32,7 +29,7 @@ def three(folder: Path, **weights: float) -> list[dict[str, Any]]:
         path = folder / f"{name}.txt"
         path.write_text("\n".join(texts[:count]))
         del texts[:count]
-        source: dict[str, Any] = {"source": str(path)}
+        source = {"source": str(path)}
         if weights:
             source["weight"] = weights[name]
         sources.append(source)
@@ -54,7 +51,7 @@ RANDOM_WEIGHTS = st.lists(
 
 @given(RANDOM_WEIGHTS, st.integers(0, 5_000_000))
 @max_examples(60)
-def test_every_stretch_has_each_source_by_its_weight(weights: list[float], first: int) -> None:
+def test_every_stretch_has_each_source_by_its_weight(weights, first):
     sources, numbers = Mixture(weights).deal(first, 2_000)
     assert len(sources) == len(numbers) == 2_000
     total = sum(Fraction(weight) for weight in weights)
@@ -73,12 +70,12 @@ def test_every_stretch_has_each_source_by_its_weight(weights: list[float], first
     assert np.array_equal(later_numbers, numbers[1_000:])
 
 
-SMALL_SHARDS: dict[str, Any] = {"shard_mib": 0.01, "validation_fraction": 0.1}
+SMALL_SHARDS = {"shard_mib": 0.01, "validation_fraction": 0.1}
 RANKS = (1, 2, 4)
 Step = list[tuple[int, ...]]  # a step's windows, sorted: their places in shards or in an epoch
 
 
-def steps_of(order: Any, steps: int, ranks: int) -> list[Step]:
+def steps_of(order, steps, ranks):
     """Return the windows of the first steps over all ranks."""
     result = []
     for number in range(steps):
@@ -87,14 +84,14 @@ def steps_of(order: Any, steps: int, ranks: int) -> list[Step]:
     return result
 
 
-def assert_weights_hold(steps: list[Step], names: list[str], corpus: Shards) -> None:
+def assert_weights_hold(steps, names, corpus):
     """Assert that an epoch follows WEIGHTS, and repeats a source's windows evenly.
 
     Args:
         names: sources of all windows of the steps.
     """
     windows = itertools.chain.from_iterable(steps)
-    times: dict[str, Counter] = {name: Counter() for name in WEIGHTS}
+    times = {name: Counter() for name in WEIGHTS}
     for name, window in zip(names, windows, strict=True):
         times[name][window] += 1
     for name, weight in WEIGHTS.items():
@@ -103,7 +100,7 @@ def assert_weights_hold(steps: list[Step], names: list[str], corpus: Shards) -> 
     assert max(times["code"].values()) == 1
 
 
-def test_weights_hold_over_an_epoch_of_examples_at_every_layout(tmp_path: Path) -> None:
+def test_weights_hold_over_an_epoch_of_examples_at_every_layout(tmp_path):
     """And a source's own windows come each once before one comes again."""
     sources = three(tmp_path, **WEIGHTS)
     data = {"text": sources, "tokenizer": TOKENIZER, "cache_dir": str(tmp_path), **SMALL_SHARDS}
@@ -123,7 +120,7 @@ def test_weights_hold_over_an_epoch_of_examples_at_every_layout(tmp_path: Path) 
     assert_weights_hold(steps, names, corpus)
 
 
-def test_shards_alone_suffice(tmp_path: Path) -> None:
+def test_shards_alone_suffice(tmp_path):
     """Their tokenizer, sources and weights are with them."""
     folder = write(three(tmp_path, **WEIGHTS), tmp_path, **SMALL_SHARDS)
 
@@ -139,7 +136,7 @@ def test_shards_alone_suffice(tmp_path: Path) -> None:
     assert held_out["code"] > held_out["wiki"] > 0
 
 
-def test_shards_of_a_language_model_alone_suffice(tmp_path: Path) -> None:
+def test_shards_of_a_language_model_alone_suffice(tmp_path):
     three(tmp_path)
     folder = write_documents(tmp_path / "code.txt", tmp_path, article="line", **SMALL_SHARDS)
     config = {"model_type": "gpt2"}

@@ -5,10 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +19,12 @@ from detalbert.corpus.write import write_shards
 from detalbert.errors import Unavailable, UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.sums import seal
-from tests.conftest import ROOT, Script
+from tests.conftest import ROOT
 from tests.corpus import documents
 from tests.corpus.documents import byte_tokenizer, documents_config, write_config
 from tests.fakes.damage import flip
 from tests.fakes.runs import wait_for
-from tests.fakes.s3 import Faults, bucket
+from tests.fakes.s3 import bucket
 from tests.fakes.text import LENGTH, TOKENIZER, contexts, sums, text_config, write
 
 TEXTS = contexts(120)
@@ -36,7 +32,7 @@ SMALL = {"shard_mib": 0.004, "validation_fraction": 0.1}
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
+def text(tmp_path):
     """Three files of TEXTS, a document per line, and blank lines: several volumes and shards."""
     folder = tmp_path / "text"
     folder.mkdir()
@@ -46,12 +42,12 @@ def text(tmp_path: Path) -> Path:
     return folder
 
 
-def plain_examples(text: str) -> Iterator[tuple[list[int], list[int]]]:
+def plain_examples(text):
     """Yield the examples of a document by a plain loop: token ids, and tokens per sentence."""
     tokenizer = named_tokenizer(TOKENIZER)
     capacity = LENGTH - 3
-    ids: list[int] = []
-    lengths: list[int] = []
+    ids = []
+    lengths = []
     for sentence in split_sentences(text):
         tokens = tokenizer(sentence, add_special_tokens=False)["input_ids"]
         for begin in range(0, len(tokens), capacity):
@@ -66,7 +62,7 @@ def plain_examples(text: str) -> Iterator[tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_examples_are_those_of_a_plain_loop(split: str, text: Path, tmp_path: Path) -> None:
+def test_examples_are_those_of_a_plain_loop(split, text, tmp_path):
     long_text = " ".join(["no end"] * 200)
     (text / "2.txt").write_text("\n".join([*TEXTS[85:], long_text]))
     folder = write(text, tmp_path, **SMALL)
@@ -84,7 +80,7 @@ def test_examples_are_those_of_a_plain_loop(split: str, text: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_documents_are_those_of_the_tokenizers_call(split: str, text: Path, tmp_path: Path) -> None:
+def test_documents_are_those_of_the_tokenizers_call(split, text, tmp_path):
     folder = documents.write(text, tmp_path, article="line", **SMALL)
     shards = Shards(str(folder), split, documents_config(text, tmp_path))
 
@@ -103,9 +99,7 @@ def test_documents_are_those_of_the_tokenizers_call(split: str, text: Path, tmp_
     assert all(shard["source"] == "" for shard in shards.shards)
 
 
-def test_parts_and_workers_give_the_bytes_of_one_writer(
-    text: Path, tmp_path: Path, fork: None
-) -> None:
+def test_parts_and_workers_give_the_bytes_of_one_writer(text, tmp_path, fork):
     """In any order, one of them twice, and more parts than volumes."""
     config = text_config(text, tmp_path, **SMALL)
     kind = ExampleKind(named_tokenizer(TOKENIZER), LENGTH)
@@ -124,54 +118,56 @@ def test_parts_and_workers_give_the_bytes_of_one_writer(
     assert sums(by_three) == sums(whole)
 
 
-# Slow, so that a cut falls anywhere.
-SLOW = """
+# Each process stands still after some of the ten batches, and says so.
+CUT = """
 import os, runpy, sys, time
 from detalbert.corpus.examples import ExampleKind
 os.setsid()
-pid, pause = sys.argv[1], float(sys.argv[2])
+pid, batches = sys.argv[1], iter(range(int(sys.argv[2])))
 sys.argv[1:3] = []
 tokenize = ExampleKind.tokenize
-ExampleKind.tokenize = lambda *a: (time.sleep(pause), tokenize(*a))[1]
+
+def tokenize_some(*args):
+    if next(batches, None) is None:
+        open(f"{pid}.still", "w").close()
+        time.sleep(600)
+    return tokenize(*args)
+
+ExampleKind.tokenize = tokenize_some
 open(pid, "w").write(str(os.getpid()))
 runpy.run_module("detalbert.corpus", run_name="__main__")
 """
 
 
-def test_killed_at_drawn_moments_the_shards_are_the_same(
-    text: Path, tmp_path: Path, script: Script
-) -> None:
+def test_killed_at_drawn_moments_the_shards_are_the_same(text, tmp_path, script):
     """Real signals to the whole process group, two workers, until it is done."""
     config = write_config(tmp_path, str(text), **SMALL)
     pid = tmp_path / "pid"
+    still = tmp_path / "pid.still"
     cut = tmp_path / "cut"
 
-    def start(pause: float) -> subprocess.Popen:
-        command = [*script(SLOW), str(pid), str(pause)]
+    def start(batches):
+        command = [*script(CUT), str(pid), str(batches)]
         command += [str(config), "--output", str(cut), "--workers", "2"]
         return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
-    def count_files() -> int:
-        return len(list(cut.glob("*.npy")))
-
     dice = random.Random(0)
     for number in (signal.SIGKILL, signal.SIGTERM):
-        before = count_files()
-        process = start(0.1)
-        wait_for(lambda before=before: count_files() > before)
-        time.sleep(dice.uniform(0, 0.1))
+        still.unlink(missing_ok=True)
+        process = start(dice.randrange(1, 4))
+        wait_for(still.exists)
         os.killpg(int(pid.read_text()), number)
-        _, log = process.communicate(timeout=60)
+        _, log = process.communicate(timeout=300)
         assert not (cut / "index.json").exists()
     assert process.returncode == 128 + signal.SIGTERM
     assert "run the same command to write the shards that are missing" in log
 
-    assert start(0).wait(timeout=120) == 0
+    assert start(10).wait(timeout=300) == 0
     assert sums(cut) == sums(write(text, tmp_path, **SMALL))
 
 
 @pytest.mark.parametrize("name", ["train-00000-00000.tokens.npy", "volume-00000.json"])
-def test_what_is_damaged_is_written_again(name: str, text: Path, tmp_path: Path) -> None:
+def test_what_is_damaged_is_written_again(name, text, tmp_path):
     folder = write(text, tmp_path, **SMALL)
     before = sums(folder)
     flip(folder / name, random.Random(0))
@@ -179,7 +175,7 @@ def test_what_is_damaged_is_written_again(name: str, text: Path, tmp_path: Path)
     assert sums(folder) == before
 
 
-def test_a_folder_with_other_files_is_refused_and_untouched(text: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused_and_untouched(text, tmp_path):
     other_plan = write(text, tmp_path, **SMALL)
     other_files = tmp_path / "mine"
     other_files.mkdir()
@@ -193,18 +189,18 @@ def test_a_folder_with_other_files_is_refused_and_untouched(text: Path, tmp_path
         assert {path.name for path in folder.iterdir()} - {".lock-1-of-1"} == before
 
 
-def change_index(path: Path, **values: Any) -> None:
+def change_index(path, **values):
     """Change an index, with a sum that is right."""
     index = json.loads(path.read_text())
     del index["sha256"]
     path.write_text(json.dumps(seal({**index, **values})))
 
 
-def rename_file(name: str) -> Callable[[Path], None]:
+def rename_file(name):
     return lambda folder: change_index(folder / "index.json", files={name: "0" * 64})
 
 
-DAMAGE: dict[str, Callable[[Path], Any]] = {
+DAMAGE = {
     "missing": lambda folder: (folder / "train-00000-00000.tokens.npy").unlink(),
     "a bit": lambda folder: flip(folder / "train-00000-00000.examples.npy", random.Random(0)),
     "index": lambda folder: flip(folder / "index.json", random.Random(1)),
@@ -219,7 +215,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_shards_are_one_line(damage: str, text: Path, tmp_path: Path) -> None:
+def test_damaged_shards_are_one_line(damage, text, tmp_path):
     folder = write(text, tmp_path, **SMALL)
     DAMAGE[damage](folder)
     with pytest.raises(UserError, match=str(folder)) as error:
@@ -229,14 +225,12 @@ def test_damaged_shards_are_one_line(damage: str, text: Path, tmp_path: Path) ->
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Faults]]:
+def s3(monkeypatch):
     with bucket(monkeypatch) as served:
         yield served
 
 
-def test_a_bucket_is_written_and_read_as_a_folder(
-    s3: tuple[Any, Faults], text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bucket_is_written_and_read_as_a_folder(s3, text, tmp_path, capsys):
     """Parts meet in it; the shards of another config are not added to these."""
     config = write_config(tmp_path, str(text), **SMALL)
     command = [str(config), "--output", "s3://bucket/shards", "--workers", "1"]
@@ -257,19 +251,15 @@ def test_a_bucket_is_written_and_read_as_a_folder(
             assert np.array_equal(values, expected)
 
 
-def test_a_killed_worker_is_one_line(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: None
-) -> None:
+def test_a_killed_worker_is_one_line(text, tmp_path, monkeypatch, fork):
     monkeypatch.setattr(ExampleKind, "tokenize", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     monkeypatch.setattr(writer, "_BATCH", 1_000)
     with pytest.raises(Unavailable, match="tokenizes was killed, .*run the same command again"):
         write(text, tmp_path, 2)
 
 
-def test_a_full_disk_is_one_line(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
+def test_a_full_disk_is_one_line(text, tmp_path, monkeypatch):
+    def fail(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", fail)
@@ -277,7 +267,7 @@ def test_a_full_disk_is_one_line(
         write(text, tmp_path)
 
 
-def test_the_command_has_no_torch(tmp_path: Path, real_python: str) -> None:
+def test_the_command_has_no_torch(tmp_path, real_python):
     """Nor have its workers, which are forks. A child finds the tokenizer's class, and ends."""
     config = write_config(tmp_path, "generated")
     code = "import sys; from detalbert.corpus.__main__ import main\n"

@@ -4,10 +4,7 @@ import gzip
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from io import BytesIO
-from pathlib import Path
-from typing import Any
 
 import pandas
 import pytest
@@ -21,7 +18,7 @@ TEXTS = ["Un café.", "Two. Three\u2028four.", "Five."]
 ROWS = [{"id": number, "text": text} for number, text in enumerate(TEXTS)]
 
 
-def read(folder: Path, text: Any, **data: Any) -> list[str]:
+def read(folder, text, **data):
     """Return the documents of a source in a folder."""
     source = text if isinstance(text, dict) else {"source": text}
     source = {**source, "source": str(folder / source["source"])}
@@ -32,15 +29,15 @@ def read(folder: Path, text: Any, **data: Any) -> list[str]:
     return documents
 
 
-def lines(rows: Sequence[Any] = ROWS, encoding: str = "utf-8") -> bytes:
+def lines(rows=ROWS, encoding="utf-8"):
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode(encoding)
 
 
-def named(key: str) -> list[dict[str, Any]]:
+def named(key):
     return [{key: text} for text in TEXTS]
 
 
-def parquet(rows: Sequence[Any] = ROWS) -> bytes:
+def parquet(rows=ROWS):
     file = BytesIO()
     pandas.DataFrame(list(rows)).to_parquet(file)
     return file.getvalue()
@@ -50,7 +47,7 @@ PLAIN = "\n".join(TEXTS)
 CARD = b"---\nlicense: mit\n---\n"
 Files = dict[str, bytes]
 # What is there, the source, keys of data.
-READ: dict[str, tuple[Files, Any, dict[str, str]]] = {
+READ = {
     "t05 schemas": ({"a.jsonl": lines(ROWS[:1]), "b.jsonl": lines(named("text")[1:])}, "", {}),
     "t09 json.gz": ({"a.json.gz": gzip.compress(lines())}, "", {}),
     "t09b a list": ({"a.json": json.dumps(ROWS).encode()}, "a.json", {}),
@@ -81,7 +78,7 @@ READ: dict[str, tuple[Files, Any, dict[str, str]]] = {
 }
 
 
-def write_files(folder: Path, files: Files) -> None:
+def write_files(folder, files):
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,14 +86,14 @@ def write_files(folder: Path, files: Files) -> None:
 
 
 @pytest.mark.parametrize("have", READ)
-def test_it_is_read(have: str, tmp_path: Path) -> None:
+def test_it_is_read(have, tmp_path):
     files, source, data = READ[have]
     write_files(tmp_path, files)
     assert read(tmp_path, source, **data) == TEXTS
 
 
 # What is there, the source, and what the line names.
-REFUSED: dict[str, tuple[Files, str, str]] = {
+REFUSED = {
     "wikiextractor": ({"AA/wiki_00": lines()}, "", "no file of .txt"),
     "t06 mds": (
         {"index.json": b'{"shards": []}'},
@@ -137,7 +134,7 @@ REFUSED: dict[str, tuple[Files, str, str]] = {
 
 
 @pytest.mark.parametrize("have", REFUSED)
-def test_it_is_one_line(have: str, tmp_path: Path) -> None:
+def test_it_is_one_line(have, tmp_path):
     files, source, line = REFUSED[have]
     write_files(tmp_path, files)
     with pytest.raises(UserError, match=line) as error:
@@ -145,14 +142,12 @@ def test_it_is_one_line(have: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_held_out_files_and_rows_without_text_are_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_held_out_files_and_rows_without_text_are_said(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     folder = tmp_path / "in"  # pytest's own folder has "test" in its name
     write_files(folder, {"train.jsonl": lines([{"text": None}]), "test.jsonl": lines()})
     (units,) = open_texts(documents_config(folder, tmp_path))
-    skipped: Counter[str] = Counter()
+    skipped = Counter()
     for unit in units:
         list(read_documents(unit, skipped))
     assert "maybe held-out data, and read" in caplog.text

@@ -1,9 +1,6 @@
 """Tokenizers that are learned from text."""
 
 import logging
-from pathlib import Path
-
-import pytest
 
 from detalbert.corpus.vocabulary import END_OF_TEXT, find_tokenizer, train_bpe, train_byte_bpe
 from detalbert.squad.tokenizer import named_tokenizer
@@ -17,15 +14,15 @@ SENTENCES = [
 ]
 
 
-def test_accents_and_vowel_signs_tell_words_apart() -> None:
+def test_accents_and_vowel_signs_tell_words_apart():
     tokenizer = train_bpe(SENTENCES, 400)
     for alike in (["दिन", "दीन", "दून"], ["мой", "мои"], ["Tür", "Tur"], ["й", "и"], ["ü", "u"]):
         ids = [tokenizer(word, add_special_tokens=False)["input_ids"] for word in alike]
         assert len(set(map(tuple, ids))) == len(alike)
-        assert tokenizer.unk_token_id not in sum(ids, [])
+        assert all(tokenizer.unk_token_id not in word for word in ids)
 
 
-def test_a_pair_is_laid_out_as_alberts() -> None:
+def test_a_pair_is_laid_out_as_alberts():
     tokenizer = train_bpe(SENTENCES, 400, positions=128)
     pair = tokenizer("The ship.", "SALT")
     tokens = tokenizer.convert_ids_to_tokens(pair["input_ids"])
@@ -36,16 +33,14 @@ def test_a_pair_is_laid_out_as_alberts() -> None:
     assert tokenizer.model_max_length == 128
 
 
-def test_tokens_of_bytes_decode_to_the_text() -> None:
+def test_tokens_of_bytes_decode_to_the_text():
     tokenizer = train_byte_bpe(SENTENCES, 400)
     assert tokenizer.convert_tokens_to_ids(END_OF_TEXT) == tokenizer.eos_token_id == 0
     for text in [*SENTENCES, " \t\r\n\x00 東京 \u2028 '' 12\n\n"]:
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
-def test_a_vocabulary_smaller_than_asked_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_vocabulary_smaller_than_asked_is_logged(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     path = tmp_path / "text.txt"
     path.write_text("\n".join(SENTENCES))

@@ -1,8 +1,6 @@
 """Texts put together from words have the tokens of the ordinary call; tokenizers are learned."""
 
 import itertools
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tokenizers
@@ -20,7 +18,7 @@ from tests.fakes.questions import TOKENIZERS, read_squad
 from tests.fakes.text import contexts
 
 
-def check(encoder: WordEncoder, sentences: list[str]) -> list[tokenizers.Encoding]:
+def check(encoder, sentences):
     """Assert that the encoder gives what the ordinary call does; return that."""
     ids, lengths = encoder(sentences)
     encodings = encoder.backend.encode_batch(sentences, add_special_tokens=False)
@@ -30,29 +28,27 @@ def check(encoder: WordEncoder, sentences: list[str]) -> list[tokenizers.Encodin
     return encodings
 
 
-def test_words_are_looked_up_as_they_would_be_encoded(
-    shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_are_looked_up_as_they_would_be_encoded(golden_dir, monkeypatch):
     """Real text, a real tokenizer, odd white space; and a memory that starts over."""
-    monkeypatch.setattr(words, "_MOST_WORDS", 300)
-    examples = read_squad(shared / "squad" / "dev.json")
+    monkeypatch.setattr(words, "_MOST_TOKENS", 900)
+    examples = read_squad(golden_dir / "dev.json")
     paragraphs = list(dict.fromkeys(example.context for example in examples))[::4]
     sentences = ["a  b", " a", "", "tab\tand\u00a0space", "[MASK] here", "caf\u00e9 \u0301x"]
     for paragraph in paragraphs:
         sentences += split_sentences(paragraph)
 
-    encoder = WordEncoder(named_tokenizer(str(shared / "albert-tokenizer")).backend_tokenizer)
+    encoder = WordEncoder(named_tokenizer(str(golden_dir / "albert-tokenizer")).backend_tokenizer)
 
     assert encoder.word_rule == "apart"
     for begin in range(0, len(sentences), 100):
         check(encoder, sentences[begin : begin + 100])
 
 
-def in_turn(splitter: Any) -> Any:
+def in_turn(splitter):
     return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), splitter])
 
 
-def albert_like(*normalizing: Any, splitter: Any = None) -> tokenizers.Tokenizer:
+def albert_like(*normalizing, splitter=None):
     """Return a small Unigram tokenizer built as ALBERT's is, or of other normalizers."""
     tokens = "<unk> \u2581 \u2581the \u2581ri ver r i v e c a f s".split()
     scores = [(token, -float(number)) for number, token in enumerate(tokens)]
@@ -83,7 +79,7 @@ BACKENDS = {
 @given(st.lists(st.lists(st.sampled_from(ODD), max_size=12).map("".join), min_size=1, max_size=9))
 @example(["river [MASK] the", "a [MASK]", "b.  <unk>x"])
 @max_examples(80)
-def test_words_give_the_tokens_of_the_ordinary_call(kind: str, texts: list[str]) -> None:
+def test_words_give_the_tokens_of_the_ordinary_call(kind, texts):
     encoder = WordEncoder(BACKENDS[kind])
     assert encoder.word_rule == "apart"
     for _ in range(2):  # first with unknown words, then with known ones
@@ -102,7 +98,7 @@ PIECES = st.one_of(st.sampled_from(BYTES), st.text(max_size=3))
 @example([f"a{END_OF_TEXT}b"], False)
 @example(["a中a", "t\u0250t"], False)
 @max_examples(80)
-def test_byte_level_words_are_looked_up(texts: list[str], special: bool) -> None:
+def test_byte_level_words_are_looked_up(texts, special):
     backend = Tokenizer.from_str(BACKEND.to_str())
     backend.encode_special_tokens = special
     encoder = WordEncoder(backend)

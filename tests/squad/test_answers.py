@@ -3,8 +3,6 @@
 import doctest
 import hashlib
 import json
-import random
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,15 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import squad_utils
-from detalbert.squad.answers import Answers, NBestEntry, merge_answers, n_best_list
+from detalbert.squad.answers import merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates, best_spans
-from detalbert.squad.windows import Example, Windows, build_windows
+from detalbert.squad.example import Example
+from detalbert.squad.windows import build_windows
 from tests.conftest import max_examples
 from tests.fakes.questions import (
     TOKENIZERS,
     WORDS,
-    DecodingCase,
-    Logits,
     decode,
     decoding_cases,
     plain_n_best,
@@ -39,12 +36,10 @@ class Pool(NamedTuple):
     null_score: float
 
 
-def plain_pools(
-    examples: list[Example], windows: Windows, logits: list[Logits], k: int, longest: int
-) -> dict[str, Pool]:
+def plain_pools(examples, windows, logits, k, longest):
     """Return the spans with text of each question, and its null score, by plain loops."""
-    spans: dict[str, list[tuple[float, str]]] = {}
-    null_scores: dict[str, float] = {}
+    spans = {}
+    null_scores = {}
     context_starts = windows.context_starts(np.arange(len(windows)))
     for window, (start, end) in enumerate(logits):
         example = examples[windows.example_index[window]]
@@ -73,9 +68,7 @@ def plain_pools(
 @pytest.mark.slow
 @given(decoding_cases(), st.integers(-2, 2), st.randoms(use_true_random=False))
 @max_examples(200)
-def test_answers_are_those_of_the_plain_loops(
-    case: DecodingCase, threshold: float, random: random.Random
-) -> None:
+def test_answers_are_those_of_the_plain_loops(case, threshold, random):
     (examples, windows), logits, k, longest = case
 
     # All windows in one row.
@@ -107,7 +100,7 @@ def test_answers_are_those_of_the_plain_loops(
             assert prediction in [entry["text"] for entry in n_best[question]]
 
 
-def assert_plain_answer(question: str, pool: Pool, answers: Answers, threshold: float) -> None:
+def assert_plain_answer(question, pool, answers, threshold):
     """Compare a question's answer with the best span of its pool."""
     score, text = pool.spans[0] if pool.spans else EMPTY
     odds = answers.null_odds[question]
@@ -115,7 +108,7 @@ def assert_plain_answer(question: str, pool: Pool, answers: Answers, threshold: 
     assert answers.predictions[question] == ("" if odds > threshold else text)
 
 
-def assert_plain_list(entries: list[NBestEntry], pool: Pool, k: int) -> None:
+def assert_plain_list(entries, pool, k):
     """Compare a question's list with the best spans of its pool, "no answer" in its place."""
     spans = pool.spans or [EMPTY]
     span_scores = [score for score, _ in spans]
@@ -132,7 +125,7 @@ def assert_plain_list(entries: list[NBestEntry], pool: Pool, k: int) -> None:
     assert probabilities == pytest.approx(softmax, rel=1e-5)
 
 
-def test_no_windows_at_all() -> None:
+def test_no_windows_at_all():
     windows = build_windows([], TOKENIZERS["bert"])
     assert len(windows) == 0
     assert windows.lengths.shape == (0,)
@@ -147,11 +140,11 @@ def test_no_windows_at_all() -> None:
     assert n_best_list([], windows, [candidates]) == {}
 
 
-def test_golden_predictions(shared: Path, dev: tuple[list[Example], Windows]) -> None:
+def test_golden_predictions(golden_dir, dev):
     """The golden decoding ran over padded rows: logits of padding take places among the top 20,
     as those of any token outside the context do. So each window is given as 384 tokens here."""
     examples, windows = dev
-    golden = json.loads((shared / "golden" / "predictions_dev.json").read_text())
+    golden = json.loads((golden_dir / "predictions_dev.json").read_text())
 
     # The logits are not stored: they are drawn anew, and their sums tell whether they are the same.
     rng = np.random.default_rng(golden["seed"])
@@ -182,9 +175,7 @@ def test_golden_predictions(shared: Path, dev: tuple[list[Example], Windows]) ->
     assert answers.null_odds == golden["null_odds"]
 
 
-def assert_plain_spans(
-    candidates: Candidates, windows: Windows, logits: list[Logits], k: int, longest: int
-) -> None:
+def assert_plain_spans(candidates, windows, logits, k, longest):
     """Compare the best spans of every window with those of two plain loops."""
     assert candidates.starts.shape == candidates.scores.shape == (len(windows), k)
     types = [column.dtype.name for column in candidates]
@@ -206,7 +197,7 @@ def assert_plain_spans(
         assert candidates.null_scores[window] == start[0] + end[0]
 
 
-def test_half_precision_logits_are_added_in_fp32() -> None:
+def test_half_precision_logits_are_added_in_fp32():
     examples = [Example("q", "t", context=" ".join(WORDS), question="x", answers=())]
     windows = build_windows(examples, TOKENIZERS["bert"], max_seq_length=64, doc_stride=4)
     row = tensors(windows.pack(np.arange(1)))
@@ -223,6 +214,6 @@ def test_half_precision_logits_are_added_in_fp32() -> None:
     assert half.null_scores[0] == start[0].float() + end[0].float()
 
 
-def test_the_public_names_are_there_and_their_examples_run() -> None:
+def test_the_public_names_are_there_and_their_examples_run():
     assert all(hasattr(squad_utils, name) for name in squad_utils.__all__)
     assert doctest.testmod(squad_utils) == (0, 11)

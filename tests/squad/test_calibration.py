@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from detalbert.inference import answering
 from detalbert.squad import calibration
-from detalbert.squad.windows import Example
+from detalbert.squad.example import Example
 from tests.fakes.questions import read_questions
 
 

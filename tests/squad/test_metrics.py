@@ -1,7 +1,6 @@
 """EM, F1 and thresholds: against the golden scores and against the definition written out."""
 
 import json
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -9,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detalbert.squad.metrics import answer_words, exact_match, f1, score
-from detalbert.squad.windows import Example, Windows
+from detalbert.squad.error_groups import find_group
+from detalbert.squad.example import Example
+from detalbert.squad.metrics import exact_match, f1, score
+from detalbert.squad.normalization import answer_words
 from tests.conftest import max_examples
 
+# Made-up answers, each line the gold answers and the prediction, drawn from words, articles and
+# marks of each language; scored by the official mlqa_evaluation_v1.py of commit 5ef5c731. English
+# has only what SQuAD's scorer takes alike: ASCII's punctuation, and words in each gold answer.
+MLQA = json.loads(Path(__file__).with_name("mlqa_scores.json").read_text(encoding="utf-8"))
 TEXTS = {
     "The  Quick, brown FOX!": "quick brown fox",
     "a theatre in an anthem": "theatre in anthem",
@@ -26,12 +31,12 @@ TEXTS = {
 WORDS = st.lists(st.sampled_from(["red", "blue", "the", "go", "go"]), max_size=5).map(" ".join)
 
 
-def question(id_: str, *answers: str) -> Example:
+def question(id_, *answers):
     """Return a question with these gold answers; none: an unanswerable one."""
     return Example(id_, "t", "context", "question", tuple((answer, 0) for answer in answers))
 
 
-def test_exact_match() -> None:
+def test_exact_match():
     for text, normalized in TEXTS.items():
         assert answer_words(text) == tuple(normalized.split())
         assert exact_match(text, normalized) == 1
@@ -41,7 +46,7 @@ def test_exact_match() -> None:
 
 @given(WORDS, WORDS)
 @max_examples(150)
-def test_f1_is_the_overlap_of_two_bags(prediction: str, gold: str) -> None:
+def test_f1_is_the_overlap_of_two_bags(prediction, gold):
     predicted = Counter(answer_words(prediction))
     expected = Counter(answer_words(gold))
     if predicted and expected:
@@ -53,7 +58,7 @@ def test_f1_is_the_overlap_of_two_bags(prediction: str, gold: str) -> None:
     assert f1(prediction, gold) == pytest.approx(score, abs=1e-12)
 
 
-def test_the_best_gold_answer_counts_and_no_blank_one() -> None:
+def test_the_best_gold_answer_counts_and_no_blank_one():
     examples = [question("q", "the", "red blue", "red")]
     assert score(examples, {"q": "red"})["exact"] == 100.0
     assert score(examples, {"q": ""})["exact"] == 0.0  # "the" is no answer at all
@@ -62,7 +67,7 @@ def test_the_best_gold_answer_counts_and_no_blank_one() -> None:
     assert score(only_blank, {"q": ""})["HasAns_exact"] == 100.0
 
 
-def test_questions_that_have_a_prediction_count() -> None:
+def test_questions_that_have_a_prediction_count():
     """If none is unanswerable (SQuAD 1.1), there are no scores of such ones."""
     examples = [question("a", "red"), question("b", "blue")]
     assert score(examples, {"b": "blue"}) == {
@@ -76,7 +81,7 @@ def test_questions_that_have_a_prediction_count() -> None:
     assert score(examples, {}) == {"exact": 0.0, "f1": 0.0, "total": 0}
 
 
-def test_abstaining_is_above_the_threshold() -> None:
+def test_abstaining_is_above_the_threshold():
     examples = [question("a", "red"), question("b")]
     predictions = {"a": "red", "b": "red"}
     odds = {"a": 1.5, "b": 1.5}
@@ -90,9 +95,7 @@ def test_abstaining_is_above_the_threshold() -> None:
     assert abstaining["NoAns_exact"] == 100.0
 
 
-def plain_best(
-    examples: list[Example], predictions: dict[str, str], odds: dict[str, float], name: str
-) -> tuple[float, float]:
+def plain_best(examples, predictions, odds, name):
     """Return the best score over all thresholds, in percent, and its threshold."""
     by_id = {example.id: example for example in examples}
     # Below all odds every question is abstained from; the threshold then passes one at a time.
@@ -111,7 +114,7 @@ def plain_best(
 
 @given(st.lists(st.tuples(st.integers(-3, 3), WORDS, WORDS), min_size=1, max_size=12), st.randoms())
 @max_examples(150)
-def test_best_thresholds(rows: list[tuple[int, str, str]], random: random.Random) -> None:
+def test_best_thresholds(rows, random):
     examples = []
     predictions = {}
     shuffled_odds = []
@@ -131,9 +134,9 @@ def test_best_thresholds(rows: list[tuple[int, str, str]], random: random.Random
         assert scores[f"best_{name}_thresh"] == threshold
 
 
-def test_golden_scores(shared: Path, dev: tuple[list[Example], Windows]) -> None:
-    golden = json.loads((shared / "golden" / "scores_dev.json").read_text())
-    decoded = json.loads((shared / "golden" / "predictions_dev.json").read_text())
+def test_golden_scores(golden_dir, dev):
+    golden = json.loads((golden_dir / "scores_dev.json").read_text())
+    decoded = json.loads((golden_dir / "predictions_dev.json").read_text())
     cases = {
         "scores": (golden["predictions"], None),
         "scores_with_null_scores_threshold_0": (golden["predictions"], golden["null_scores"]),
@@ -144,3 +147,42 @@ def test_golden_scores(shared: Path, dev: tuple[list[Example], Windows]) -> None
         scores = score(examples, predictions, odds, threshold=0.0)
         assert list(scores) == list(golden[name])
         assert scores == pytest.approx(golden[name], abs=1e-9, rel=0), name
+
+
+@pytest.mark.parametrize("language", MLQA)
+def test_scores_of_a_language_are_those_of_mlqa(language):
+    golden = MLQA[language]
+    examples = []
+    predictions = {}
+    for number, (*gold, prediction) in enumerate(golden["pairs"]):
+        examples.append(question(str(number), *gold))
+        predictions[str(number)] = prediction
+    scores = score(examples, predictions, language=language)
+    assert (scores["exact"], scores["f1"]) == (golden["exact_match"], golden["f1"])
+
+
+@pytest.mark.parametrize(
+    ("language", "prediction", "gold", "overlap"),
+    [
+        ("ja", "東京都庁", "東京都", 6 / 7),
+        ("ja", "「カメラ」", "カメラ", 1),
+        ("th", "กรุงเทพ", "กรุง", 8 / 11),
+        ("km", "ភ្នំពេញ", "ភ្នំពេញ។", 1),
+        ("lo", "ວຽງຈັນ", "ວຽງ", 6 / 9),
+        ("my", "ရန်ကုန်", "ရန်ကုန်။", 1),
+        ("fr", "« la Seine »", "la Seine", 1),
+        ("fr", "la Seine", "Seine", 2 / 3),
+        ("en", "“Seine”", "Seine", 0),
+    ],
+)
+def test_overlap_is_of_characters_without_spaces_and_else_of_words(
+    language, prediction, gold, overlap
+):
+    assert f1(prediction, gold, language) == pytest.approx(overlap)
+    assert (find_group([gold], prediction, language) == "") == (overlap == 1)
+
+
+def test_abstaining_is_right_in_every_language_where_there_is_no_answer():
+    for language in ("en", "de", "zh"):
+        scores = score([question("q")], {"q": ""}, language=language)
+        assert (scores["NoAns_exact"], scores["NoAns_f1"]) == (100.0, 100.0)

@@ -2,7 +2,6 @@
 
 import copy
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,7 +16,7 @@ PLAIN = ROOT / "embedded" / "albert-tiny"
 
 
 @pytest.fixture
-def limited(tmp_path: Path) -> str:
+def limited(tmp_path):
     """The folder of the embedded model, its tokenizer with limits as sentence-transformers has."""
     folder = shutil.copytree(PLAIN, tmp_path / "limited")
     (folder / "sums.json").unlink(missing_ok=True)
@@ -29,7 +28,7 @@ def limited(tmp_path: Path) -> str:
     return str(folder)
 
 
-def test_its_sum_is_that_of_the_tokenizer_without_limits_before_and_after_use(limited: str) -> None:
+def test_its_sum_is_that_of_the_tokenizer_without_limits_before_and_after_use(limited):
     tokenizer = named_tokenizer(limited)
     plain = tokenizer_sum(named_tokenizer(str(PLAIN)))
     assert tokenizer_sum(tokenizer) == plain
@@ -37,9 +36,7 @@ def test_its_sum_is_that_of_the_tokenizer_without_limits_before_and_after_use(li
     assert tokenizer_sum(tokenizer) == plain
 
 
-def test_a_run_that_is_cut_goes_on_from_its_cached_windows(
-    limited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_cut_goes_on_from_its_cached_windows(limited, tmp_path, monkeypatch):
     """It was refused: a start that had encoded kept another sum than one that had not."""
     config = copy.deepcopy(configured(TINY, tmp_path / "cache"))
     config["data"]["tokenizer"] = limited

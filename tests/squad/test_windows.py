@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from detalbert.errors import UserError
 from detalbert.squad import encoding
 from detalbert.squad.decoding import best_spans
-from detalbert.squad.windows import Example, build_windows
+from detalbert.squad.example import Example
+from detalbert.squad.windows import build_windows
 from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, bert_like, cut_lists, read_squad, tensors
 
@@ -220,11 +221,11 @@ def test_a_tokenizer_that_panics_is_one_line():
         build_windows([Example("1", "", context=text, question="What?", answers=())], tokenizer)
 
 
-def test_golden_windows(shared, albert, dev):
-    train = read_squad(shared / "squad" / "train.json")
+def test_golden_windows(golden_dir, albert, dev):
+    train = read_squad(golden_dir / "train.json")
     splits = {"train": (train, build_windows(train, albert)), "dev": dev}
     for split, (examples, windows) in splits.items():
-        golden = np.load(shared / "golden" / f"windows_{split}.npz")
+        golden = np.load(golden_dir / f"windows_{split}.npz")
         row = windows.pack(np.arange(len(windows)))
 
         assert [example.id for example in examples] == golden["example_ids"].tolist()
