@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
 
-from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.vocabulary import find_tokenizer
 from detalbert.corpus.write import Part, load_in_child, write_shards
-from detalbert.settings.text import DocumentsConfig
+from lm.documents import DocumentKind
+from lm.hparams import DocumentsConfig
 
 
 def load_tokenizer(

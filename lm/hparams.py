@@ -16,7 +16,19 @@ from detalbert.settings.sections import (
     parse_section,
     strict_dataclass,
 )
-from detalbert.settings.text import DocumentsConfig
+from detalbert.settings.text import CorpusConfig, Sources
+
+
+@strict_dataclass
+class DocumentsConfig(CorpusConfig):
+    """Documents for a language model; a tokenizer that is trained on them is byte-level."""
+
+    source = "documents"
+    held_out_source = "validation_documents"
+
+    article: str = Field("file", pattern=r"^(line|file|blank_line|[1-9][0-9]{0,8} lines)$")
+    documents: Sources = None  # one source, or a list of sources
+    validation_documents: Sources = None  # held-out; default: a fraction of the documents
 
 
 @strict_dataclass
@@ -106,6 +118,7 @@ METRICS = (
     Metric("perplexity", charted=True, logged=True, smaller_is_better=True),
 )
 
-# Raises UserError as `parse_section` does.
+# Both raise UserError as `parse_section` does.
+parse_documents_config = partial(parse_section, DocumentsConfig, "data")
 parse_lm_hparams = partial(parse_section, LmHParams, "hyperparameters")
 PARSERS = Parsers(DocumentsConfig, LmHParams, METRICS)

@@ -27,6 +27,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from detalbert.engine.attention import PACKED_CAUSAL
 from detalbert.engine.forward import ROW_MULTIPLE
 from detalbert.engine.models import (
+    check_fits,
     check_vocabulary,
     config_from_keys,
     named_config,
@@ -171,6 +172,7 @@ def build_causal_model(
         UserError: if the model does not load; layout.choose_layout checks if it can be sharded.
     """
     model = empty_model(config)
+    check_fits(model, weights, ranks=mesh.size())
     tensor_parallel = mesh["tensor"].size() > 1
     if tensor_parallel:
         parallelize_module(model, mesh["tensor"], _plan(model))

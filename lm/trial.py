@@ -14,12 +14,15 @@ import torch
 from determined import pytorch
 
 from detalbert.corpus.mixture import name_scores
-from detalbert.engine.flops import causal_flops, row_lengths
+from detalbert.engine.flops import row_lengths
 from detalbert.engine.forward import resolve_precision
+from detalbert.engine.gradients import local_part
 from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.trial import Given, StepTrial, read_experiment
+from detalbert.errors import UserError
 from detalbert.training.workload import Workload
 from lm.data import LmText
+from lm.flops import causal_flops
 from lm.gradients import ShardedGradients, accumulate, compile_layers, evaluate
 from lm.hparams import METRICS, PARSERS, LmHParams, parse_lm_hparams
 from lm.layout import choose_layout, make_mesh
@@ -178,8 +181,21 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
         self.reducer.add(batch, sums, source=self.sources[batch_idx])
         return {}
 
+    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
+        """Raise UserError if a parameter is sharded: Determined's own loop, which calls this on
+        rank 0, would silently save rank 0's shard only, and restore it on every rank.
+        """
+        for name, parameter in self.model.named_parameters():
+            if local_part(parameter).shape != parameter.shape:
+                raise UserError(
+                    f"{name} is split over processes and would be saved in part",
+                    key="checkpoint",
+                    cure="run this trial with train.py",
+                )
+
 
 def count_tokens(rows: Sequence[CausalRow]) -> int:
+    """Return the tokens of all rows."""
     return sum(len(row["input_ids"]) for row in rows)
 
 

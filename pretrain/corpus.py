@@ -8,8 +8,7 @@ from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.vocabulary import find_tokenizer
 from detalbert.corpus.write import Part, load_in_child, write_shards
 from detalbert.errors import UserError
-from detalbert.settings.text import TextConfig
-from pretrain.hparams import PretrainHParams
+from pretrain.hparams import PretrainHParams, TextConfig
 
 
 def load_tokenizer(
@@ -59,5 +58,5 @@ def write_corpus(
 ) -> str:
     """Write the shards of an experiment's `data:`; return where they are."""
     tokenizer = load_tokenizer(data, hparams, load_in_child)
-    kind = ExampleKind(tokenizer, hparams.max_seq_length)
+    kind = ExampleKind(tokenizer, hparams.max_seq_length, data.language)
     return write_shards(data, kind, output=output, processes=processes, part=part)

@@ -13,7 +13,6 @@ from detalbert.corpus.mixture import draw_windows
 from detalbert.corpus.read import Corpus
 from detalbert.corpus.write import write_shards
 from detalbert.errors import UserError
-from detalbert.settings.text import parse_text_config
 from detalbert.settings.values import Config
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
@@ -21,7 +20,7 @@ from detalbert.training.workload import DataSummary
 from pretrain.corpus import load_tokenizer
 from pretrain.encoders import check_pretraining, find_family
 from pretrain.examples import PretrainExamples
-from pretrain.hparams import PretrainHParams
+from pretrain.hparams import PretrainHParams, parse_text_config
 from pretrain.masking import read_vocabulary
 
 # The key of each split's text.
@@ -53,7 +52,8 @@ class PretrainText(NamedTuple):
         check_pretraining(hparams, tokenizer)
         address = data.shards
         if address is None:
-            address = write_shards(data, ExampleKind(tokenizer, hparams.max_seq_length))
+            kind = ExampleKind(tokenizer, hparams.max_seq_length, data.language)
+            address = write_shards(data, kind)
 
         vocabulary = read_vocabulary(tokenizer)
         splits = {}
@@ -109,7 +109,7 @@ class PretrainText(NamedTuple):
         if not self.train.hparams.sentence_order or 2 * pairs >= windows:
             return ""
         return (
-            f"{pairs:,} of {windows:,} windows have two sentences or more; the others train "
+            f"windows of two sentences or more: {pairs:,} of {windows:,}; the others train "
             "masked tokens alone (sentences end at a mark and at a line end; if blank lines part "
             "documents, set data.article: blank_line)"
         )

@@ -1,4 +1,4 @@
-"""Keys of `hyperparameters:` of a pretraining experiment.
+"""Keys of `hyperparameters:` and `data:` of a pretraining experiment.
 
 Defaults are the published recipe for ALBERT-base and large; for another model set the learning
 rate, the batch and the optimizer.
@@ -12,9 +12,10 @@ from pydantic import Field
 
 from detalbert.errors import UserError
 from detalbert.settings.hparams import StepHParams
+from detalbert.settings.languages import ENGLISH, Language
 from detalbert.settings.metric import Metric
 from detalbert.settings.sections import Parsers, Whole, parse_section, strict_dataclass
-from detalbert.settings.text import TextConfig
+from detalbert.settings.text import CorpusConfig, Sources
 from detalbert.settings.values import Config
 
 ALBERT = "albert"  # transformers' name of the family that has all objectives
@@ -33,6 +34,20 @@ SIZES = {
     "xlarge": (2048, 24, 16, 128, 8192),
     "xxlarge": (4096, 12, 64, 128, 16384),
 }
+
+
+@strict_dataclass
+class TextConfig(CorpusConfig):
+    """Text for pretraining an encoder; default of `tokenizer`: that of `hyperparameters.model`."""
+
+    source = "text"
+    held_out_source = "validation"
+    model_has_tokenizer = True
+
+    text: Sources = None  # one source, or a list of sources
+    validation: Sources = None  # held-out text; default: a fraction of the documents
+    language: Language = ENGLISH  # by ISO 639-1 code; says where sentences end
+    max_validation_windows: Whole | None = Field(10_000, gt=0)
 
 
 @strict_dataclass
@@ -125,6 +140,7 @@ METRICS = (
     Metric("span_loss", charted=True, smaller_is_better=True),
 )
 
-# Raises UserError as `parse_section` does.
+# Both raise UserError as `parse_section` does.
+parse_text_config = partial(parse_section, TextConfig, "data")
 parse_pretrain_hparams = partial(parse_section, PretrainHParams, "hyperparameters")
 PARSERS = Parsers(TextConfig, PretrainHParams, METRICS)

@@ -109,18 +109,17 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
     def row_loss(
         self, row: PretrainRow, weights: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of all objectives' losses, each with its weight, and the row's mean loss
-        for each of its windows.
+        """Return the sum of all objectives' losses, each with its weight, and for the meter that
+        share of the step's loss, spread over the row's windows.
         """
         losses = objectives.label_losses(row, *self.forward(row))
         sums = torch.stack([objective_losses.sum() for objective_losses in losses])  # [objectives]
-        counts = objectives.count_labels(row).clamp(min=1)[: len(sums)]
         loss = (sums * weights[: len(sums)]).sum()
-        row_mean = (sums.detach() / counts).sum()
 
-        # The meter averages over windows: each counts with its row's mean loss.
+        # The meter divides by the windows of all rows; so the step's mean over labels comes out.
         windows = len(row["sop_labels"])
-        return loss, row_mean.expand(windows)
+        share = loss.detach() * self.rank_windows / windows
+        return loss, share.expand(windows)
 
     def evaluate_batch(self, batch: list[PretrainRow], batch_idx: int) -> dict[str, Any]:  # type: ignore[override]  # no tensors
         """Score this rank's rows; the metrics come from the reducer, once for all ranks."""

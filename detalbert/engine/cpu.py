@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
+from loky import cpu_count
 from torch import Tensor, nn
-
-from detalbert.processes import count_cores
 
 if TYPE_CHECKING:
     from determined import core
@@ -121,9 +120,8 @@ def set_threads(
             machines. Cores that others keep busy count: give a number beside them.
         distributed: Determined's, on every rank; None: a single process.
     """
-    threads = count_cores() if wanted == "auto" else wanted
+    threads = cpu_count() if wanted == "auto" else wanted
     if wanted == "auto" and distributed is not None:
-        share = max(1, threads // distributed.local_size)
-        threads = min(distributed.allgather(share))
+        threads = min(distributed.allgather(max(1, threads // distributed.local_size)))
     torch.set_num_threads(threads)
     return threads

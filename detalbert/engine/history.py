@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 from determined import pytorch
 
+from detalbert.errors import counted
+
 log = logging.getLogger(__name__)
 STEPS = 100  # of a run, and its warm-up, before it is judged
 FALL = 0.9  # of the loss of guessing, or of the first report's, that a run is to reach
@@ -129,8 +131,9 @@ class EarlyStopping(pytorch.PyTorchCallback):
     def since(self) -> int:
         """Number of validations after the first of the best ones."""
         metric = self.searcher["metric"]
-        validations = [validation.metrics for validation in self.history.validations]
-        comparable: list[Validation] = [metrics for metrics in validations if metric in metrics]
+        comparable: list[Validation] = [
+            result.metrics for result in self.history.validations if metric in result.metrics
+        ]
         if not comparable:
             return 0
         best = best_first(comparable, self.searcher)[0]
@@ -145,9 +148,9 @@ class EarlyStopping(pytorch.PyTorchCallback):
         """Log if the run is complete; call after each validation."""
         if self.reached and self.chief:
             log.info(
-                "stopped early: no better %s in %d validations; the run is complete",
+                "stopped early: no better %s in %s; the run is complete",
                 self.searcher["metric"],
-                self.since,
+                counted(self.since, "validation"),
             )
 
     def on_training_start(self) -> None:

@@ -29,7 +29,7 @@ from transformers import (
 from detalbert import hub
 from detalbert.engine.attention import PACKED
 from detalbert.engine.inputs import attention_of, follow_tokenizer, pack_or_pad, positions
-from detalbert.engine.safe_load import check_finite_weights, read_config, read_weights
+from detalbert.engine.safe_load import check_finite_weights, check_sizes, read_config, read_weights
 from detalbert.errors import UserError, as_user_error, first_line, unknown_key
 from detalbert.hub import STATE_DICT, check_model_folder, find_local, hub_error, is_checkpoint
 from detalbert.progress import waiting
@@ -46,7 +46,8 @@ TOKENIZER_FILES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
-# Keys that a family's code reads though its config class does not list them: DeBERTa-v3's.
+# Keys that a family's code reads though its config class does not list them: DeBERTa-v3's, and
+# those of ModernBERT's older configs.
 _UNLISTED = {
     "deberta-v2": {
         "norm_rel_ebd",
@@ -55,8 +56,10 @@ _UNLISTED = {
         "conv_kernel_size",
         "conv_act",
         "conv_groups",
-    }
+    },
+    "modernbert": {"global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"},
 }
+WEIGHTS = "*.safetensors", "*.bin", STATE_DICT  # files of a folder
 Build = Callable[[PretrainedConfig], PreTrainedModel]  # on a config, with random weights
 ModelClass = Any  # transformers' class of a model, or an auto class of several
 
@@ -143,17 +146,15 @@ def load_weights(
         UserError: the model holds or names code, or a weight is not finite.
         Exception: whatever transformers raises.
     """
-    work = f"loading the weights of {name}"
-    folder = Path(name)
-    with waiting(work):
+    with waiting(f"loading the weights of {name}"):
         config = hub.load_named(read_config, name)
         if is_checkpoint(name):
-            model = random_model(model_class, config, attention=attention)
-            missing = _load_checkpoint(model, folder)
+            model = random_model(model_class, config, attention=attention, name=name)
+            missing = _load_checkpoint(model, Path(name))
         else:
             # Before the library opens a file, or makes a tensor.
             check_model_folder(Path(find_local(name)))
-            check_fits(_builder(model_class, attention, config), config)
+            check_fits(build_empty(_builder(model_class, attention, config), config), name)
             model, info = hub.load_named(
                 model_class.from_pretrained,
                 name,
@@ -225,16 +226,23 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
     model_type = keys.get("model_type", "albert")
     try:
         defaults = AutoConfig.for_model(model_type).to_dict()
-    except ValueError:
+    except (ValueError, TypeError):
         raise UserError(
-            f"{model_type!r} is no model of transformers",
+            f"{model_type!r:.40} is no model of transformers",
             key="hyperparameters.model_config.model_type",
             cure="use one of its model types",
         ) from None
+    if {"layer_types", "global_attn_every_n_layers"} <= keys.keys():
+        raise UserError(
+            "layer_types says it, too",
+            key="hyperparameters.model_config.global_attn_every_n_layers",
+            cure="leave one out",
+        )
     # The library takes any key, also one that no model reads.
     for key in keys:
         if key not in defaults and key not in _UNLISTED.get(model_type, ()):
             raise unknown_key(key, "hyperparameters.model_config", known=defaults)
+    check_sizes(keys, key="hyperparameters.model_config")
     # The user's keys win over the tokenizer's.
     keys = {**_vocabulary(tokenizer, defaults), **keys, "model_type": model_type}
     with as_user_error(not_built):
@@ -244,34 +252,50 @@ def config_from_keys(keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -
 
 
 def check_heads(config: PretrainedConfig) -> None:
-    """Raise UserError unless the hidden size, and the heads for each key-value head, divide."""
+    """Raise UserError unless the hidden size, the heads for each key-value head, and the numbers of
+    a head that rotary positions turn in pairs, divide.
+    """
     heads = getattr(config, "num_attention_heads", None) or 1
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    turned = head_dim if getattr(config, "rope_parameters", None) else 0
     for name, size, divisor in (
         ("hidden_size", config.hidden_size, heads),
         ("num_attention_heads", heads, kv_heads),
+        ("head_dim", turned, 2),
     ):
         if size % divisor:
             raise UserError(
-                f"{size} is no multiple of {divisor} heads",
+                f"{size} is no multiple of {divisor}",
                 key=f"hyperparameters.model_config.{name}",
                 cure="use a multiple",
             )
 
 
-def check_fits(
-    build: Callable[[PretrainedConfig], PreTrainedModel], config: PretrainedConfig
-) -> None:
-    """Raise UserError if the fp32 weights of the model that `build` returns for `config` exceed
-    this machine's memory: such a model never ran. It is built without memory.
+def check_fits(model: PreTrainedModel, name: str | None = None, ranks: int = 1) -> None:
+    """Raise UserError if a model is larger than what it is read from, or than this machine.
+
+    Args:
+        model: without memory, see `build_empty`.
+        name: of the folder with its weights; None, or a name of the hub: not compared.
+        ranks: of this machine that share the model.
     """
-    weights = 4 * build_empty(build, config).num_parameters()  # bytes
     memory = psutil.virtual_memory().total + psutil.swap_memory().total
-    if weights > memory:
+    if 4 * model.num_parameters() > memory * ranks:
         raise UserError(
             f"its weights are larger than this machine's {memory / 1e9:,.0f} GB of memory",
             key="hyperparameters.model",
             cure="give a smaller one",
+        )
+    if name is None:
+        return
+    # A number takes a byte, at least. Weights of a head may be missing.
+    sizes = [path.stat().st_size for ending in WEIGHTS for path in Path(name).glob(ending)]
+    if sizes and model.base_model.num_parameters() > sum(sizes):
+        raise UserError(
+            f"its config.json is of a larger model than its weights ({sum(sizes):,} bytes)",
+            key=name,
+            cure="restore it",
         )
 
 
@@ -293,12 +317,17 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase, config: Container[str]) -> d
 
 
 def random_model(
-    model_class: ModelClass, config: PretrainedConfig, attention: str | None = PACKED
+    model_class: ModelClass,
+    config: PretrainedConfig,
+    attention: str | None = PACKED,
+    name: str | None = None,
 ) -> PreTrainedModel:
-    """Return a model of `config` with random weights. Raises UserError if it cannot be built."""
+    """Return a model of `config` with random weights, in which those of `name` are to be read.
+    Raises UserError if it cannot be built, or `check_fits` refuses it.
+    """
     build = _builder(model_class, attention, config)
     with as_user_error(not_built):
-        check_fits(build, config)
+        check_fits(build_empty(build, config), name)
         return build(config)
 
 

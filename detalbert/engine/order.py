@@ -41,22 +41,36 @@ class TrainOrder:
         global_batch_size: windows per step over all ranks; must be a multiple of `slots`.
         slots: number of ranks.
         seed: of the permutations.
+        optional: windows of which `left_out` are left out of each epoch, drawn by the seed.
+        left_out: their number.
     """
 
-    def __init__(self, lengths: np.ndarray, global_batch_size: int, slots: int, seed: int) -> None:
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        global_batch_size: int,
+        slots: int,
+        seed: int,
+        optional: Sequence[int] | np.ndarray = (),
+        left_out: int = 0,
+    ) -> None:
         if global_batch_size % slots:
             raise UserError(
                 f"{global_batch_size} is no multiple of the {slots} slots",
                 key="hyperparameters.global_batch_size",
                 cure="make it one",
             )
-        self.lengths = np.asarray(lengths)
+        self.lengths = lengths
         self.global_batch_size = global_batch_size
         self.slots = slots
         self.seed = seed
+        self.optional = optional
+        self.left_out = left_out
+        # The same on every rank, which all compute it. A step may need two epochs.
+        self.permutation = lru_cache(maxsize=2)(self._permute)
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.lengths) - self.left_out
 
     def global_batch(self, step: int) -> np.ndarray:
         """Return the window indices of step `step` (from 0), int64 [global_batch_size]; a subclass
@@ -69,10 +83,15 @@ class TrainOrder:
         batch = np.empty(self.global_batch_size, np.int64)
         for epoch in np.unique(epochs):  # two where a step has the end of one
             chosen = epochs == epoch  # bool [global_batch_size]
-            # The same on every rank, which all compute it.
-            shuffled = _permutation(self.seed, int(epoch), len(self))  # [W]
-            batch[chosen] = shuffled[places[chosen]]
+            batch[chosen] = self.permutation(int(epoch))[places[chosen]]
         return batch
+
+    def _permute(self, epoch: int) -> np.ndarray:
+        """Return the windows of an epoch in its order, int64 [len(self)]."""
+        shuffled = np.random.default_rng([self.seed, epoch]).permutation(len(self.lengths))  # [W]
+        # In a shuffled order those that come first are a random sample.
+        places = np.flatnonzero(np.isin(shuffled, self.optional))
+        return np.delete(shuffled, places[: self.left_out])
 
     def share(self, step: int, slot: int) -> np.ndarray:
         """Return the windows of `step` for rank `slot`, int64 [global_batch_size / slots]."""
@@ -81,11 +100,6 @@ class TrainOrder:
         numbers = batch if batch.ndim == 1 else batch[:, 1]
         shares = spread(self.lengths[numbers], bins=self.slots, room=len(batch) // self.slots)
         return batch[shares[slot]]
-
-
-@lru_cache(maxsize=4)
-def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(size)
 
 
 class ShardOrder:

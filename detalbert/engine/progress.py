@@ -72,7 +72,7 @@ class Progress(pytorch.PyTorchCallback):
             self._seconds += time.monotonic() - self._resumed_at
         if self.chief and avg_metrics.get("skipped_steps"):
             log.warning(
-                "%d step(s) had no finite gradient, taken as zero", avg_metrics["skipped_steps"]
+                "steps without a finite gradient, taken as zero: %d", avg_metrics["skipped_steps"]
             )
 
         values = format_report(avg_metrics, batch_metrics[-1], left=self._time_left())

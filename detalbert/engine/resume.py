@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 import determined
 import torch
 from determined import pytorch
-from torch.distributed.tensor import DTensor
+from loky import cpu_count
 
 from detalbert.engine.cpu import set_threads
-from detalbert.errors import UserError
-from detalbert.processes import count_cores
 from detalbert.settings.hparams import StepHParams
 
 if TYPE_CHECKING:
@@ -123,19 +121,6 @@ class ResumeCallback(pytorch.PyTorchCallback):
         if self.hparams.compile is None and saved.get("compile") is False:
             self.trial.run_uncompiled(saved["row_multiple"])
 
-    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
-        """Raise UserError if a parameter is sharded: Determined's own loop, which calls this on
-        rank 0, would silently save rank 0's shard only, and restore it on every rank.
-        """
-        (model,) = self.context.models
-        for name, parameter in model.named_parameters():
-            if isinstance(parameter, DTensor) and parameter.to_local().shape != parameter.shape:
-                raise UserError(
-                    f"{name} is split over processes and would be saved in part",
-                    key="checkpoint",
-                    cure="run this trial with train.py",
-                )
-
     def on_training_start(self) -> None:
         """Apply the config's rate, decay and betas; log threads, and what has changed."""
         self._apply_configured_groups()
@@ -168,10 +153,10 @@ class ResumeCallback(pytorch.PyTorchCallback):
     def _log_threads(self) -> None:
         """Log the number of threads at the first start, or if they are more than the cores."""
         slots = self.context.distributed.local_size
-        cores = count_cores()
+        cores = cpu_count()
         text = f"{self.threads} a slot ({self.threads_reason})"
         if self.threads * slots > cores:
-            text += f"; this machine has {cores} core(s) for {slots} slot(s), so it is slow here"
+            text += f"; slots here: {slots}, cores: {cores}, so it is slow"
             self._log("threads", text, level=logging.WARNING)
         elif self.first_step == 0:
             self._log("threads", text)

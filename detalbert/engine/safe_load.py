@@ -3,10 +3,9 @@
 A file is read twice: here, to refuse what is more than data, and by the library that loads it.
 """
 
-import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,27 @@ from transformers import AutoConfig, PretrainedConfig
 from detalbert.engine.gradients import local_part
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.hub import STATE_DICT, check_model_folder
+from detalbert.sums import load_json
 
 LARGEST = 1e18  # of a weight or a logit: float32 holds its square, which norms take, up to 1.8e19
+# The largest sizes that a model's config may have: they are refused before anything is built.
+LARGEST_SIZES = {
+    "num_hidden_layers": 1_000,
+    "n_layer": 1_000,
+    "num_hidden_groups": 1_000,
+    "inner_group_num": 1_000,
+    "num_attention_heads": 1_024,
+    "n_head": 1_024,
+    "num_key_value_heads": 1_024,
+    "head_dim": 1_024,
+    "hidden_size": 65_536,
+    "n_embd": 65_536,
+    "embedding_size": 65_536,
+    "num_labels": 65_536,
+    "intermediate_size": 10_000_000,
+    "n_inner": 10_000_000,
+    "vocab_size": 10_000_000,
+}
 INDEX = "model.safetensors.index.json"
 INDEXES = INDEX, "pytorch_model.bin.index.json"
 
@@ -97,6 +115,7 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
     folder = Path(name)
     check_model_folder(folder)
     keys, _ = PretrainedConfig.get_config_dict(str(name), revision=revision)
+    check_sizes(keys, key=f"{name}: config.json")
     for key in _code_keys(keys):
         raise UserError(
             f"{key} in its config.json runs code that is not part of transformers",
@@ -109,6 +128,17 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
     config = AutoConfig.from_pretrained(str(name), revision=revision, trust_remote_code=False)
     config._attn_implementation = None  # else it would win over the caller's
     return config
+
+
+def check_sizes(keys: Mapping[str, object], key: str) -> None:
+    """Raise UserError for a size in a model's config, which is at `key`, that no model has."""
+    for name, largest in LARGEST_SIZES.items():
+        size = keys.get(name)
+        # Some families have null for the usual one.
+        if size is not None and not (isinstance(size, int) and 1 <= size <= largest):
+            raise UserError(
+                f"{size!r:.40}", key=f"{key}.{name}", cure=f"give a number from 1 to {largest:,}"
+            )
 
 
 def _code_keys(value: object) -> Iterator[object]:
@@ -134,7 +164,7 @@ def read_weight_index(path: Path) -> dict[str, str]:
     if the index is damaged, or a file is outside its folder.
     """
     try:
-        files = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        files = load_json(path)["weight_map"]
         outside = [file for file in files.values() if Path(file).name != file]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(

@@ -4,6 +4,42 @@ Subclasses accumulate the gradients: encoders run row by row and all-reduce once
 language models are sharded (lm/). `train_batch` does the rest of a step. One batch of
 the loader is one optimizer step, so a checkpoint never falls between two accumulations; the price
 is that Determined's own gradient aggregation, scaling and averaging are not used.
+
+From `python train.py` to a changed weight, below the root or detalbert/:
+
+    train.py                 run_locally
+    settings/experiment.py   load                           reads the YAML, applies --set
+    workloads.py             choose                         here model_def.FINE_TUNING
+    training/workload.py     Workload.read                  returns the hyperparameters
+    training/checkpoints.py  find_checkpoint                the newest complete one, if any
+    training/workload.py     Training.load                  loads data, derives steps and periods
+    data.py                  SquadData.load                 both splits, or their cache
+    squad/questions.py       read_examples
+    squad/windows.py         build_windows                  of at most max_seq_length tokens
+    train.py                 train_locally
+    model_def.py             SquadTrial.__init__            builds the model
+    engine/trial.py          StepTrial.__init__             precision, gradients, schedule
+    engine/packed_trial.py   PackedTrial.prepare_gradients  one buffer for all gradients
+    engine/optim.py          build_optimizer
+    training/controller.py   Controller.run                 Determined's loop
+    engine/order.py          TrainOrder.__init__            shuffles each epoch, by the seed
+    engine/order.py          Steps.__iter__                 this rank's windows of each step
+    engine/loaders.py        PackedRows.__getitem__         packs them into rows
+    engine/rows.py           micro_batches                  of at most max_tokens_per_forward
+    engine/trial.py          StepTrial.train_batch          one optimizer step: all until Schedule
+    engine/step.py           seed_step                      dropout by seed, step and rank
+    engine/gradients.py      FlatGradients.zero
+    engine/packed_trial.py   PackedTrial.add_gradients      forward and backward, row by row
+    model_def.py             SquadTrial.row_loss
+    engine/attention.py      packed_attention               inside each window
+    engine/forward.py        row_losses                     cross-entropy of each window
+    engine/trial.py          StepTrial.backward
+    engine/gradients.py      FlatGradients.clip             norm over all ranks
+    engine/optim.py          RAdam.step_group               changes the weights
+    training/schedule.py     Schedule.at                    report, validation, checkpoint, stop?
+
+With several slots FlatGradients.average sums the buffer between `backward` and `clip`: the only
+communication of a step. On a cluster `run_on_cluster` of train.py is the beginning.
 """
 
 import dataclasses
@@ -14,13 +50,14 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 from determined import pytorch
+from loky import cpu_count
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from detalbert.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine import optim
+from detalbert.engine.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine.forward import resolve_precision
 from detalbert.engine.history import EarlyStopping, History, LossWatch
 from detalbert.engine.loaders import RowLoader
@@ -39,7 +76,6 @@ from detalbert.engine.step import (
 )
 from detalbert.errors import Diverged, UserError
 from detalbert.hub import PRETRAINED
-from detalbert.processes import count_cores
 from detalbert.redact import masked
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.metric import Metric
@@ -269,7 +305,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         if self.hparams.num_workers is not None:
             return self.hparams.num_workers
         # One core is left for the process that trains.
-        cores = count_cores() // self.context.distributed.local_size
+        cores = cpu_count() // self.context.distributed.local_size
         return min(4, max(0, cores - 1))
 
     def train_loader(self, rows: Callable[[int], Dataset], order: Order) -> RowLoader:
@@ -327,7 +363,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         steps = self.hparams.profile_steps
         if steps and UNRECORDED_STEPS + steps > self.steps:
             raise UserError(
-                f"{steps} steps after the first {UNRECORDED_STEPS} are more than the run's "
+                f"{steps} after the first {UNRECORDED_STEPS} steps are more than the run's "
                 f"{self.steps}",
                 key="hyperparameters.profile_steps",
                 cure="lower it",

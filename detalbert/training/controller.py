@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from determined import pytorch
 
-from detalbert.determined_internals import TrialLoop, core_context
 from detalbert.engine import safe_load
 from detalbert.engine.loaders import LazyLoader
 from detalbert.engine.resume import CALLBACK
@@ -27,12 +26,13 @@ from detalbert.engine.step import CURE
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import Diverged, UserError, first_line
 from detalbert.progress import waiting
-from detalbert.sums import Json
+from detalbert.sums import Json, load_json
 from detalbert.training import display, spot
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import Ranks, copy_modules
 from detalbert.training.parts import TensorSaver, load_tensors
 from detalbert.training.schedule import Schedule, Stops
+from detalbert.training.trial_loop import TrialLoop, core_context
 from detalbert.training.uploads import STATE, GroupCollectives, UploadedParts
 from detalbert.training.workload import Training
 
@@ -112,7 +112,8 @@ class Controller(TrialLoop):
         loader: Any = self.validation_loader
         with waiting("validation", total=len(loader), unit="batches") as wait:
             # A loader that also counts its batches, for this validation only.
-            self.validation_loader = LazyLoader(lambda: wait.each(loader))
+            wait.iterable = loader
+            self.validation_loader = LazyLoader(lambda: wait)
             try:
                 return super()._validate()
             finally:
@@ -291,7 +292,7 @@ def loop_of(training: Training) -> type[Controller]:
 
 def _read_state(path: Path) -> Json:
     try:
-        return json.loads((path / STATE).read_text())
+        return load_json(path / STATE)
     except (OSError, ValueError) as error:
         raise UserError(
             f"no checkpoint of a sharded model ({STATE}: {first_line(error)})",

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from detalbert.engine.trial import StepTrial
+from detalbert.errors import counted
 from detalbert.run_page.run import REPORT, describe_run
 from detalbert.sums import Json
 from detalbert.training.metrics import RunMetrics
@@ -96,7 +97,7 @@ def _dtype_name(trial: StepTrial) -> str:
 def _hardware(trial: StepTrial) -> str:
     device = trial.context.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    return f"{name}, {trial.slots} slot(s)"
+    return f"{name}, {counted(trial.slots, 'slot')}"
 
 
 def conclude(training: Training, trial: StepTrial, metrics: RunMetrics) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import filelock
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from detalbert.errors import UserError
 from detalbert.files import OWN, sweep, write_own, writing
@@ -16,7 +16,7 @@ from detalbert.redact import masked
 from detalbert.run_page.run import REPORT
 from detalbert.settings.values import Config
 from detalbert.squad.answers import Answers
-from detalbert.sums import Json
+from detalbert.sums import Json, load_json
 
 # In a checkpoint, beside Determined's files:
 SCORES = "scores.json"  # of its own validation, thresholds included
@@ -80,9 +80,7 @@ def replace_predictions(folder: Path, answers: Answers, step: int) -> None:
 def read_predictions(folder: Path, step: int) -> Answers | None:
     """Return the predictions at `step`; None if the files are of another, missing or damaged."""
     try:
-        predictions, null_odds, spans = (
-            json.loads((folder / name).read_text(encoding="utf-8")) for name in PREDICTIONS
-        )
+        predictions, null_odds, spans = (load_json(folder / name) for name in PREDICTIONS)
         if spans.pop("steps") != step:
             return None
         return Answers(predictions=predictions, null_odds=null_odds, **spans)
@@ -117,10 +115,10 @@ def read_metrics(folder: Path) -> Json | None:
     It has `throughput` with `starts`, and after a validation `best` and `last`, each with `steps`.
     """
     try:
-        content = json.loads((folder / METRICS_FILE).read_text(encoding="utf-8"))
+        content = load_json(folder / METRICS_FILE)
         _Metrics.model_validate(content, strict=True)
         return content
-    except (OSError, ValueError, RecursionError, ValidationError):
+    except (OSError, ValueError):
         return None
 
 

@@ -2,7 +2,7 @@
 
 Determined's own local mode restarts the data on resume, so a local run drives the trial loop of the
 cluster with contexts that write to a folder instead of the master. What was traded: one loop for
-both, at the price of standing on Determined's private names (determined_internals.py).
+both, at the price of standing on Determined's private names (trial_loop.py).
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from determined import core, pytorch
 
-from detalbert.determined_internals import set_step
 from detalbert.errors import PeerLost, UserError
 from detalbert.settings.values import Config
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops
+from detalbert.training.trial_loop import set_step
 
 HERE = Path(__file__).resolve().parents[2]
 P = ParamSpec("P")
@@ -150,9 +150,8 @@ def lost_rank(error: Exception) -> PeerLost | None:
     text = str(error)
     if not isinstance(error, torch.distributed.DistError) and "gloo/transport" not in text:
         return None
-    # gloo's text begins with a place in its source code; a sentence of the rest will do.
-    without_source_file = text.split("] ", maxsplit=1)[-1]
-    reason = without_source_file.split(". ")[0][:150]
+    # gloo's text begins with a place in its source code.
+    reason = text.split("] ", maxsplit=1)[-1][:150]
     return PeerLost(f"another rank is gone ({reason})", cure="its lines say why")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from detalbert import __version__
 from detalbert.errors import first_line
-from detalbert.sums import Json, checksum, is_sealed, seal
+from detalbert.sums import Json, checksum, is_sealed, load_json, seal
 from detalbert.training.folder import step_name
 
 FORMAT = 3
@@ -79,7 +79,7 @@ def _is_as_written(checkpoint: Path, name: str, written: Json, compare_sums: boo
 
 def read_manifest(checkpoint: Path) -> Json:
     """Return the manifest of a checkpoint that `find_fault` accepts."""
-    return json.loads((checkpoint / MANIFEST).read_text())
+    return load_json(checkpoint / MANIFEST)
 
 
 def write_manifest(folder: Path, facts: Json, files: Json | None = None) -> None:

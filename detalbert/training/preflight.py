@@ -58,7 +58,7 @@ def check_local_gpus() -> None:
     # A list of GPUs, even an empty one, is a wish.
     if gpus and "CUDA_VISIBLE_DEVICES" not in os.environ and not torch.cuda.is_available():
         log.warning(
-            "%d NVIDIA GPU(s), and torch %s (CUDA: %s) sees none: a build without CUDA, or an old "
+            "NVIDIA GPUs: %d, and torch %s (CUDA: %s) sees none: a build without CUDA, or an old "
             "driver (docs/one-gpu.md); training on the CPU",
             gpus,
             torch.__version__,

@@ -16,11 +16,11 @@ from typing import cast
 import torch
 from determined import core, pytorch
 
-from detalbert.determined_internals import core_context
 from detalbert.errors import first_line
 from detalbert.processes import STOP_SIGNALS, say
 from detalbert.settings.hparams import StepHParams
 from detalbert.training import master
+from detalbert.training.trial_loop import core_context
 
 log = logging.getLogger(__name__)
 

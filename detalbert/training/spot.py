@@ -11,6 +11,7 @@ What was traded: a thread asks every five seconds, for the whole run, on one ran
 notice is so read by every machine that is about to go, not by the master, which reads none.
 """
 
+import contextlib
 import logging
 import os
 import threading
@@ -24,10 +25,7 @@ NOTICE = "spot/instance-action"
 RECOMMENDATION = "events/recommendations/rebalance"
 # Seconds between two looks, as EC2 recommends, and between two calls to the master.
 PERIOD = 5.0
-# Looks before a service that never answered counts as absent, and the seconds between two looks
-# then: it may be late, and a notice lasts 120 s.
-TRIES = 3
-SLOW_PERIOD = 30.0
+TRIES = 3  # looks before the log says that a service never answered: it may be late
 REMEDY = (
     "On EC2, set the machines' metadata hop limit to 2 (cluster/README.md), or network_mode: host "
     "in the master's task_container_defaults"
@@ -71,8 +69,7 @@ class SpotWatcher(threading.Thread):
             except Exception as error:
                 failures += 1
                 self._say_failure(error, failures, is_read=bool(notice))
-            is_absent = not self._answered and failures >= TRIES  # probably no EC2 machine
-            self.stopped.wait(SLOW_PERIOD if is_absent else PERIOD)
+            self.stopped.wait(PERIOD)
 
     def _look(self) -> str:
         """Return the interruption notice, "" if there is none; pass on the first recommendation."""
@@ -100,11 +97,9 @@ class SpotWatcher(threading.Thread):
         limit of 1 none reaches a container with its own network.
         """
         headers = {}
-        try:
+        with contextlib.suppress(requests.RequestException):
             lifetime = {f"{TOKEN}-ttl-seconds": "60"}
             headers[TOKEN] = self._request("PUT", "api/token", headers=lifetime)
-        except requests.RequestException as error:
-            log.debug("no token (%s)", error)
         text = self._request("GET", f"meta-data/{path}", headers=headers)
         if not self._answered:
             log.info("spot notices: read %s a token", "with" if headers else "without")
@@ -123,7 +118,7 @@ class SpotWatcher(threading.Thread):
         """Log an error: at once from a service that is there, else after TRIES looks in a row."""
         is_known = self._answered or is_read
         kind = type(error), is_read
-        if kind in self._failed or not is_known and failures < TRIES:
+        if kind in self._failed or (not is_known and failures < TRIES):
             return
         self._failed.add(kind)
         reason = first_line(error)

@@ -17,13 +17,13 @@ from determined import pytorch
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from detalbert.engine.trial import Given, StepTrial
-from detalbert.errors import UserError
+from detalbert.errors import UserError, counted
 from detalbert.run_page.outcomes import Outcomes
 from detalbert.settings.hparams import StepHParams
 from detalbert.settings.sections import Parsers, json_schema
 from detalbert.settings.values import Config
 from detalbert.squad.answers import Answers
-from detalbert.sums import Json
+from detalbert.sums import Json, load_json
 
 
 def is_sharded(folder: Path) -> bool:
@@ -122,7 +122,8 @@ class Training(NamedTuple):
         )
         if (hparams.early_stopping or 0) >= length.validations:
             raise UserError(
-                f"{hparams.early_stopping} validations, and the run has {length.validations}",
+                f"{counted(hparams.early_stopping or 0, 'validation')}, and the run has "
+                f"{length.validations}",
                 key="hyperparameters.early_stopping",
                 cure="lower it, or validation_period",
             )
@@ -193,8 +194,8 @@ def find_kind(folder: Path) -> ModelKind | None:
         # Determined's file in every checkpoint; else a model folder of transformers.
         trial_file = folder / "load_data.json"
         if trial_file.is_file():
-            return _kind_of_trial(json.loads(trial_file.read_text()))
-        config = json.loads((folder / "config.json").read_text())
+            return _kind_of_trial(load_json(trial_file))
+        config = load_json(folder / "config.json")
         (class_name,) = config["architectures"]
         return _CAUSAL.get(class_name) or _find_word(class_name)
     except (OSError, ValueError, LookupError, TypeError):

@@ -4,24 +4,23 @@ import functools
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine import attention, inputs
 from detalbert.engine.attention import RowBounds
 from detalbert.engine.forward import row_losses
-from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import LENGTHS, MODELS, SHAPE, make_model, make_row
 
 CAUSAL = {False: attention.packed_attention, True: attention.causal_attention}
 
 
-def bounds_of(lengths: list[int], padded: bool) -> RowBounds:
+def bounds_of(lengths, padded):
     return RowBounds(make_row(lengths)["cu_seqlens"], sum(lengths), max(lengths), padded=padded)
 
 
-def library_losses(model: nn.Module, row: SquadRow, lengths: list[int]) -> Tensor:
+def library_losses(model, row, lengths):
     """The loss of each window, read by itself."""
     has_types = getattr(model.config, "type_vocab_size", 0) > 1
     ids = row["input_ids"].split(lengths)
@@ -39,26 +38,24 @@ def library_losses(model: nn.Module, row: SquadRow, lengths: list[int]) -> Tenso
     return torch.stack(losses)
 
 
-def gradients_of(model: nn.Module, losses: Tensor) -> Tensor:
+def gradients_of(model, losses):
     """The gradients of the mean loss, end to end."""
     losses.mean().backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
 
 
-def relative_error(tensor: Tensor, expected: Tensor) -> float:
+def relative_error(tensor, expected):
     difference = tensor.detach() - expected.detach()
     return float(difference.norm() / expected.detach().norm())
 
 
 @pytest.mark.parametrize("padded", [False, True])  # what a CPU does, and what a GPU does
 @pytest.mark.parametrize(
-    "name, lengths",
+    ("name", "lengths"),
     [*((name, LENGTHS) for name in MODELS), ("albert", [23]), ("albert", [12, 12, 12])],
 )
-def test_loss_and_gradients_are_those_of_the_library(
-    name: str, lengths: list[int], padded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loss_and_gradients_are_those_of_the_library(name, lengths, padded, monkeypatch):
     monkeypatch.setattr(inputs, "RowBounds", functools.partial(RowBounds, padded=padded))
     model = make_model(name)
     library = make_model(name, "eager")
@@ -73,7 +70,7 @@ def test_loss_and_gradients_are_those_of_the_library(
     assert relative_error(gradients, gradients_of(library, expected)) < 1e-5
 
 
-def test_losses_are_fp32_and_do_not_depend_on_the_grid() -> None:
+def test_losses_are_fp32_and_do_not_depend_on_the_grid():
     row = make_row(LENGTHS)
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(2, sum(LENGTHS), generator=generator).mul(8).bfloat16()
@@ -90,10 +87,8 @@ def test_losses_are_fp32_and_do_not_depend_on_the_grid() -> None:
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("causal, kv_heads", [(False, 4), (True, 4), (True, 2), (True, 1)])
-def test_attention_is_softmax_of_scaled_scores_within_each_window(
-    causal: bool, kv_heads: int, padded: bool
-) -> None:
+@pytest.mark.parametrize(("causal", "kv_heads"), [(False, 4), (True, 4), (True, 2), (True, 1)])
+def test_attention_is_softmax_of_scaled_scores_within_each_window(causal, kv_heads, padded):
     lengths = [3, 1, 4]
     tokens = sum(lengths)
     torch.manual_seed(0)
@@ -123,12 +118,12 @@ def test_attention_is_softmax_of_scaled_scores_within_each_window(
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_dropout_keeps_the_mean_of_attention_without(padded: bool, causal: bool) -> None:
+def test_dropout_keeps_the_mean_of_attention_without(padded, causal):
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 12, 8)
     bounds = bounds_of([5, 7], padded)
 
-    def run(dropout: float) -> Tensor:
+    def run(dropout):
         output, _ = CAUSAL[causal](nn.Module(), q, k, v, None, dropout, 0.3, packed_layout=bounds)
         return output
 
@@ -138,7 +133,7 @@ def test_dropout_keeps_the_mean_of_attention_without(padded: bool, causal: bool)
     torch.testing.assert_close(run(1e-6), run(0.0))
 
 
-def test_a_call_that_would_mix_windows_is_refused() -> None:
+def test_a_call_that_would_mix_windows_is_refused():
     model = make_model()
     ids = torch.tensor([[2, 7, 3]])
     with pytest.raises(ValueError, match=r"inputs\.read_spans"):
@@ -149,7 +144,7 @@ def test_a_call_that_would_mix_windows_is_refused() -> None:
         RowBounds(torch.tensor([0, 4, 8], dtype=torch.int32), 8, 3)
 
 
-def test_a_model_that_would_ignore_the_layout_is_refused() -> None:
+def test_a_model_that_would_ignore_the_layout_is_refused():
     mpnet = AutoModelForQuestionAnswering.from_config(
         AutoConfig.for_model("mpnet", **SHAPE), attn_implementation=attention.PACKED
     )
@@ -159,12 +154,12 @@ def test_a_model_that_would_ignore_the_layout_is_refused() -> None:
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_local_attention_reaches_less_than_its_window(padded: bool) -> None:
+def test_local_attention_reaches_less_than_its_window(padded):
     lengths = [6, 3]
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 9, 8, generator=generator)
 
-    def attend(dropout: float) -> Tensor:
+    def attend(dropout):
         output, _ = attention.packed_attention(
             nn.Module(),
             q,
@@ -192,8 +187,8 @@ def test_local_attention_reaches_less_than_its_window(padded: bool) -> None:
     torch.testing.assert_close(outputs.mean(0), expected, rtol=0, atol=0.1)
 
 
-@pytest.mark.parametrize("causal, use", [(False, "ALBERT"), (True, "GPT-2")])
-def test_attention_that_is_more_than_a_softmax_is_refused(causal: bool, use: str) -> None:
+@pytest.mark.parametrize(("causal", "use"), [(False, "ALBERT"), (True, "GPT-2")])
+def test_attention_that_is_more_than_a_softmax_is_refused(causal, use):
     module = nn.Module()
     ones = torch.ones(1, 2, 5, 8)
     bounds = RowBounds(torch.tensor([0, 5]), 5, 5)

@@ -14,7 +14,7 @@ formula = partial(F.gelu, approximate="tanh")
 
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1), st.floats(-100, 100, width=32))
-def test_value_and_gradient_are_those_of_the_formula(values: list[float], weight: float) -> None:
+def test_value_and_gradient_are_those_of_the_formula(values, weight):
     x = torch.tensor(values, requires_grad=True)
     exact = x.detach().double().requires_grad_()
     output = CpuGelu()(x)
@@ -30,7 +30,7 @@ def test_value_and_gradient_are_those_of_the_formula(values: list[float], weight
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_every_lane_of_a_number_drops_at_the_rate(rate: float) -> None:
+def test_every_lane_of_a_number_drops_at_the_rate(rate):
     torch.manual_seed(1)
     dropped = drop(torch.ones(400_000), rate) == 0
     lanes = (~dropped).view(-1, 4).double()  # 1 where a number stays
@@ -47,12 +47,11 @@ TYPES = st.sampled_from([torch.float32, torch.bfloat16])
 
 
 @given(st.lists(st.integers(0, 7), max_size=3), st.floats(0, 1), TYPES)
-def test_an_element_is_dropped_or_scaled_and_so_is_its_gradient(
-    shape: list[int], rate: float, dtype: torch.dtype
-) -> None:
+def test_an_element_is_dropped_or_scaled_and_so_is_its_gradient(shape, rate, dtype):
     x = torch.full(shape, 3.0, dtype=dtype, requires_grad=True)
     y = drop(x, rate)
-    assert y.shape == x.shape and y.dtype == dtype
+    assert y.shape == x.shape
+    assert y.dtype == dtype
     rounded = round(rate * 65_536) / 65_536
     scale = 0.0 if rounded == 1 else 1 / (1 - rounded)
     expected = torch.where(y == 0, 0.0, 3.0 * scale).to(dtype)
@@ -61,10 +60,10 @@ def test_an_element_is_dropped_or_scaled_and_so_is_its_gradient(
     torch.testing.assert_close(x.grad, (y / 3).detach())
 
 
-def test_a_seed_gives_the_same_mask_for_any_number_of_threads() -> None:
+def test_a_seed_gives_the_same_mask_for_any_number_of_threads():
     x = torch.ones(300, 301)
 
-    def drop_with(threads: int) -> torch.Tensor:
+    def drop_with(threads):
         torch.set_num_threads(threads)
         torch.manual_seed(3)
         return drop(x, 0.1)

@@ -1,8 +1,5 @@
 """Kernels that add up in one order; the first call of the CPU's vector math is a small one."""
 
-from pathlib import Path
-from typing import Any
-
 import torch
 import torch._inductor.config
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,11 +14,11 @@ class VectorMath(TorchDispatchMode):
     NAMES = "acos asin atan cos erf erfc erfinv exp expm1 log log10 log1p log2 sin sqrt rsqrt tan"
     NAMES = {*NAMES.split(), "tanh", "_foreach_sqrt", "_foreach_exp", "_foreach_log"}
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.seen: list[tuple[str, int]] = []
+        self.seen = []
 
-    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
         name = call.overloadpacket.__name__.removesuffix("_")
         if name in self.NAMES:
             sizes = [leaf.numel() for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
@@ -29,9 +26,7 @@ class VectorMath(TorchDispatchMode):
         return call(*args, **(kwargs or {}))
 
 
-def test_training_and_prediction_begin_with_a_small_one(
-    tiny_config: Path, tmp_path: Path, finished: Path
-) -> None:
+def test_training_and_prediction_begin_with_a_small_one(tiny_config, tmp_path, finished):
     """A first call on one thread is no race: without it 3 to 11 of 600 processes took another
     square root on an Intel Xeon, none on an AMD EPYC."""
     with VectorMath() as training:

@@ -15,11 +15,11 @@ from transformers import (
 
 from detalbert.engine import flops
 from detalbert.engine.flops import (
-    causal_flops,
     masked_flops,
     relative_scores,
     training_flops,
 )
+from lm.flops import causal_flops
 from tests.conftest import ROOT
 from tests.fakes.encoders import LENGTHS, MODELS, make_model
 from tests.fakes.masked import FAMILIES
@@ -28,13 +28,13 @@ from tests.lm.ranks import SHAPES, tiny
 MASKED = ["modernbert", "mpnet", "xlm-roberta", "bert"]  # families whose head counts
 
 
-def test_counting_needs_no_torch(real_python: str) -> None:
-    code = "import sys, detalbert.engine.flops; sys.exit('torch' in sys.modules)"
+def test_counting_needs_no_torch(real_python):
+    code = "import sys, detalbert.engine.flops, lm.flops; sys.exit('torch' in sys.modules)"
     subprocess.run([real_python, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_flops_are_what_torch_counts(name: str) -> None:
+def test_flops_are_what_torch_counts(name):
     """Three times the products of a real forward, window after window, by torch's own counter."""
     library = make_model(name, "eager").eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -45,7 +45,7 @@ def test_flops_are_what_torch_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_flops_of_a_masked_language_model_are_what_torch_counts(name: str) -> None:
+def test_flops_of_a_masked_language_model_are_what_torch_counts(name):
     """Windows shorter than the reach of ModernBERT's local layers; the head on every token."""
     config = AutoConfig.for_model(**FAMILIES[name].keys, vocab_size=100, pad_token_id=1)
     library = AutoModelForMaskedLM.from_config(config, attn_implementation="eager").eval()
@@ -60,7 +60,7 @@ def test_flops_of_a_masked_language_model_are_what_torch_counts(name: str) -> No
 
 @pytest.mark.parametrize("buckets", [16, -1])
 @pytest.mark.parametrize("share", [True, False])
-def test_flops_of_deberta_are_what_torch_counts(share: bool, buckets: int) -> None:
+def test_flops_of_deberta_are_what_torch_counts(share, buckets):
     """But for the projections of the positions, which a row of any number of windows has once."""
     keys = FAMILIES["deberta-v2"].keys | {"max_relative_positions": -1}
     keys |= {"share_att_key": share, "position_buckets": buckets}
@@ -73,7 +73,7 @@ def test_flops_of_deberta_are_what_torch_counts(share: bool, buckets: int) -> No
     assert counted + positions == 3 * counter.get_total_flops()
 
 
-CAUSAL_CASES: list[tuple[str, dict[str, int]]] = [
+CAUSAL_CASES = [
     *((family, {}) for family in SHAPES),
     ("gpt2", {"n_inner": 100}),
     ("llama", {"head_dim": 24}),
@@ -81,8 +81,8 @@ CAUSAL_CASES: list[tuple[str, dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize("family, keys", CAUSAL_CASES)
-def test_causal_flops_are_what_torch_counts(family: str, keys: dict[str, int]) -> None:
+@pytest.mark.parametrize(("family", "keys"), CAUSAL_CASES)
+def test_causal_flops_are_what_torch_counts(family, keys):
     """Token after token with a cache, so that each reads itself and those before it, no more."""
     config = tiny(family, **keys)
     library = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
@@ -107,7 +107,7 @@ PEAKS = {  # TFLOP/s in half precision and in fp32
 UNKNOWN = "NVIDIA L40", "NVIDIA A10", "", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA GH200 480GB"
 
 
-def test_the_peak_goes_by_the_words_of_a_gpus_name() -> None:
+def test_the_peak_goes_by_the_words_of_a_gpus_name():
     for device, (half, fp32) in PEAKS.items():
         assert flops.peak_flops(device, half=True) == pytest.approx(1e12 * half), device
         assert flops.peak_flops(device, half=False) == pytest.approx(1e12 * fp32), device

@@ -1,24 +1,21 @@
 """How rows run: padding to a multiple, compiled layers, half precision, fused GELU."""
 
 import shutil
-from collections.abc import Callable
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 import torch._dynamo
-from torch import Tensor, nn
+from torch import nn
 
 from detalbert.engine.forward import Forward, pad_row
-from detalbert.engine.rows import SquadRow
 from detalbert.errors import UserError
 from tests.fakes.encoders import compile_with, make_model, make_row, use_kernel
 
 CPU = torch.device("cpu")
 
 
-def logits_and_gradients(forward: Forward, row: SquadRow) -> list[Tensor]:
+def logits_and_gradients(forward, row):
     """The start logits, and the gradients of a loss."""
     forward.refresh()
     forward.model.train().zero_grad()
@@ -29,7 +26,7 @@ def logits_and_gradients(forward: Forward, row: SquadRow) -> list[Tensor]:
     return [start.float().detach(), *gradients]
 
 
-def test_half_precision_stays_near_fp32() -> None:
+def test_half_precision_stays_near_fp32():
     row = make_row([12, 20, 33])
     forward = Forward(make_model(initializer_range=0.1), "bf16", CPU)
     exact = logits_and_gradients(Forward(make_model(initializer_range=0.1), "fp32", CPU), row)
@@ -47,7 +44,7 @@ def test_half_precision_stays_near_fp32() -> None:
 
 @pytest.mark.soak  # half a minute; below the same without torch's code generator
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
-def test_compiled_layers_give_the_same_numbers(fork: None) -> None:
+def test_compiled_layers_give_the_same_numbers(fork):
     torch._dynamo.reset()
     keys = {"hidden_size": 256, "initializer_range": 0.05}
     plain = Forward(make_model(**keys), "fp32", CPU, compiled=False)
@@ -60,12 +57,10 @@ def test_compiled_layers_give_the_same_numbers(fork: None) -> None:
         torch.testing.assert_close(numbers, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, fork: None
-) -> None:
-    graphs: list[torch.fx.GraphModule] = []
+def test_rows_of_any_length_compile_a_handful_of_times_and_stay_as_they_are(monkeypatch, fork):
+    graphs = []
 
-    def trace(graph: torch.fx.GraphModule, _: Any) -> Callable:
+    def trace(graph, _):
         graphs.append(graph)
         return graph.forward
 
@@ -105,10 +100,8 @@ EQUAL_SIZES = {
 }
 
 
-@pytest.mark.parametrize("sizes, tokens", EQUAL_SIZES.values(), ids=EQUAL_SIZES)
-def test_no_row_compiles_anew_whatever_sizes_are_equal(
-    sizes: dict[str, int], tokens: int, monkeypatch: pytest.MonkeyPatch, fork: None
-) -> None:
+@pytest.mark.parametrize(("sizes", "tokens"), EQUAL_SIZES.values(), ids=EQUAL_SIZES)
+def test_no_row_compiles_anew_whatever_sizes_are_equal(sizes, tokens, monkeypatch, fork):
     use_kernel(monkeypatch)
     torch._dynamo.reset()
     compile_with(lambda graph, _: graph.forward, monkeypatch)
@@ -123,7 +116,7 @@ def test_no_row_compiles_anew_whatever_sizes_are_equal(
                 forward(row)
 
 
-def test_a_padded_row_ends_in_windows_of_zeros() -> None:
+def test_a_padded_row_ends_in_windows_of_zeros():
     row = make_row([9, 17, 4])
     padded = pad_row(row, 64)
     for name in ("input_ids", "token_type_ids", "position_ids"):
@@ -140,7 +133,7 @@ def test_a_padded_row_ends_in_windows_of_zeros() -> None:
     assert long["max_length"] == 64
 
 
-def test_padding_changes_no_logit() -> None:
+def test_padding_changes_no_logit():
     row = make_row([9, 17, 4])
     forward = Forward(make_model(), "fp32", CPU)
     expected = forward(row)
@@ -152,22 +145,20 @@ PROBLEM = "first second"  # what is shown of the error
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+def failing(monkeypatch):
     """Have the forward fail, and nothing be compiled."""
     monkeypatch.setattr(Forward, "__call__", Mock(side_effect=RuntimeError("first\nsecond\n3rd")))
     monkeypatch.setattr(nn.Module, "compile", Mock())
 
 
-def test_a_compiler_that_is_required_and_fails_is_an_error(failing: None) -> None:
+def test_a_compiler_that_is_required_and_fails_is_an_error(failing):
     forward = Forward(make_model().eval(), "fp32", CPU, compiled=True)
     with pytest.raises(UserError, match=rf"hyperparameters\.compile: .*{PROBLEM}.*C compiler"):
         forward.compile_layers(10, 4)
 
 
 @pytest.mark.parametrize("training", [False, True])  # True: a GPU's default
-def test_work_goes_on_without_a_compiler(
-    training: bool, failing: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_work_goes_on_without_a_compiler(training, failing, caplog):
     forward = Forward(make_model().train(training), "fp32", CPU, compiled=True)
     forward.required = not training
     (layer,) = forward.layers
@@ -178,3 +169,10 @@ def test_work_goes_on_without_a_compiler(
     assert layer._compiled_call_impl is None
     assert forward.model.training == training
     assert caplog.messages == [f"layers run uncompiled, as torch.compile fails here: {PROBLEM}"]
+
+
+@pytest.mark.parametrize(("capability", "compiled"), [((6, 1), False), ((7, 0), True)])
+def test_layers_are_compiled_on_gpus_from_volta_on(capability, compiled, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    forward = Forward(make_model(), "fp32", torch.device("cuda"))
+    assert bool(forward.layers) == compiled

@@ -1,6 +1,5 @@
 """One buffer of gradients: views, clipping, and the all-reduce over ranks."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -11,12 +10,12 @@ from detalbert.engine.gradients import FlatGradients
 from tests.lm.ranks import start
 
 
-def make_model() -> nn.Sequential:
+def make_model():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-def test_backward_adds_into_the_buffer_and_zero_clears_it() -> None:
+def test_backward_adds_into_the_buffer_and_zero_clears_it():
     model = make_model()
     plain = make_model()
     gradients = FlatGradients(model.parameters(), slots=1)
@@ -48,13 +47,13 @@ class Reduced(NamedTuple):
     mean: Tensor  # of the ranks' gradients
 
 
-def _row_gradients(net: nn.Module, slots: int, rank: int) -> FlatGradients:
+def _row_gradients(net, slots, rank):
     gradients = FlatGradients(net.parameters(), slots)
     net(torch.full((2, 7), float(rank))).sum().backward()
     return gradients
 
 
-def _all_reduced() -> Reduced:
+def _all_reduced():
     rank = dist.get_rank()
     net = make_model()
     weight = net[0].weight.detach()
@@ -64,8 +63,8 @@ def _all_reduced() -> Reduced:
     return Reduced(weight=weight, mean=gradients.flat)
 
 
-def test_every_rank_gets_the_same_mean(tmp_path: Path, fork: None) -> None:
-    results: list[Reduced] = start(_all_reduced, RANKS, tmp_path)
+def test_every_rank_gets_the_same_mean(tmp_path, fork):
+    results = start(_all_reduced, RANKS, tmp_path)
 
     reduced = results[0]
     for other in results[1:]:

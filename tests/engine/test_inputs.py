@@ -9,15 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from detalbert.engine.forward import Forward
 from detalbert.engine.inputs import attention_of, pack_or_pad, positions
-from detalbert.engine.rows import SquadRow, micro_batches
+from detalbert.engine.rows import micro_batches
 from detalbert.errors import UserError
 from tests.fakes.encoders import MODELS, SHAPE, make_row
+from tests.fakes.masked import DEBERTA_V2
 
 LENGTHS = [37, 9, 12, 21, 7, 30]
 CPU = torch.device("cpu")
@@ -27,14 +27,6 @@ SPECIAL_TOKENS = {
     "eos_token_id": 0,
     "cls_token_id": 0,
     "sep_token_id": 0,
-}
-DEBERTA_V2 = {
-    "relative_attention": True,
-    "position_biased_input": False,
-    "type_vocab_size": 0,
-    "pos_att_type": ["p2c", "c2p"],
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
 }
 XLNET = {
     "d_model": 32,
@@ -68,12 +60,18 @@ class Family(NamedTuple):
 FAMILIES = {
     "deberta-v3": Family(
         "deberta-v2",
-        {**DEBERTA_V2, "position_buckets": 16, "max_relative_positions": 64},
+        DEBERTA_V2,
         has_types=False,
     ),
     "deberta-v2": Family(
         "deberta-v2",
-        {**DEBERTA_V2, "share_att_key": False, "conv_kernel_size": 3},
+        {
+            **DEBERTA_V2,
+            "share_att_key": False,
+            "conv_kernel_size": 3,
+            "position_buckets": -1,
+            "max_relative_positions": -1,
+        },
         has_types=False,
     ),
     "deberta": Family(
@@ -104,7 +102,7 @@ FAMILIES = {
 }
 
 
-def make(name: str) -> Any:
+def make(name):
     family = FAMILIES[name]
     torch.manual_seed(0)
     keys = copy.deepcopy({**family.shape, **family.keys})
@@ -115,7 +113,7 @@ def make(name: str) -> Any:
     return model.eval()
 
 
-def separated(row: SquadRow) -> SquadRow:
+def separated(row):
     """Windows with the three separators that Longformer looks for."""
     ids = row["input_ids"].clamp(min=3)
     starts = row["cu_seqlens"][:-1].long()
@@ -125,7 +123,7 @@ def separated(row: SquadRow) -> SquadRow:
     return {**row, "input_ids": ids}
 
 
-def cut(row: SquadRow, begin: int, end: int) -> SquadRow:
+def cut(row, begin, end):
     """The row of windows `begin` .. `end` - 1."""
     first = int(row["cu_seqlens"][begin])
     last = int(row["cu_seqlens"][end])
@@ -140,11 +138,11 @@ def cut(row: SquadRow, begin: int, end: int) -> SquadRow:
     }
 
 
-def padded_batch(row: SquadRow, model: Any, has_types: bool) -> dict[str, Tensor]:
+def padded_batch(row, model, has_types):
     """What transformers takes for the windows of a row."""
     pad = getattr(model.config, "pad_token_id", None) or 0
 
-    def grid(values: Tensor, padding: int) -> Tensor:
+    def grid(values, padding):
         windows = values.split(LENGTHS)
         return pad_sequence(windows, batch_first=True, padding_value=padding)
 
@@ -196,7 +194,7 @@ def test_a_gradient_does_not_depend_on_the_other_windows(name):
     generator = torch.Generator().manual_seed(1)
     weights = torch.randn(2, sum(LENGTHS), generator=generator)
 
-    def gradients_of(rows: list[tuple[int, int]]) -> Tensor:
+    def gradients_of(rows):
         model.zero_grad()
         for begin, end in rows:
             row_weights = torch.cat(weights.split(LENGTHS, dim=1)[begin:end], dim=1)
@@ -211,7 +209,7 @@ def test_a_gradient_does_not_depend_on_the_other_windows(name):
 
 
 @pytest.mark.parametrize(
-    "name, expected",
+    ("name", "expected"),
     [("deberta-v3", None), ("xlnet", None), ("albert", 128), ("mpnet", 126), ("gpt2", 128)],
 )
 def test_positions_without_a_table_have_no_end(name, expected):

@@ -4,24 +4,20 @@ torch's own code chooses, forward and backward, for what kernel.py passes. The G
 tensors on the CPU say that they are on CUDA, and the kernels behind the choice note their names.
 """
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from detalbert.engine import attention, kernel
 
-varlen: Any = pytest.importorskip("torch.nn.attention.varlen", reason="needs torch 2.10")
+varlen = pytest.importorskip("torch.nn.attention.varlen", reason="needs torch 2.10")
 
 CAPABILITIES = [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)]
 CUDNN = 99_900  # newer than any
 FLASH = ["_flash_attention_forward", "_flash_attention_backward"]
-Calls = list[tuple[str, dict[str, Any]]]
 
 
-def forget_devices() -> None:
+def forget_devices():
     """Forget what torch remembers of a device's capability."""
     for function in vars(varlen).values():
         if hasattr(function, "cache_clear"):
@@ -29,12 +25,12 @@ def forget_devices() -> None:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+def calls(monkeypatch):
     """The kernels that torch chose, and their options."""
-    seen: Calls = []
+    seen = []
 
-    def forward(name: str, outputs: int) -> Any:
-        def run(query: Tensor, *args: Any, **options: Any) -> tuple[Any, ...]:
+    def forward(name, outputs):
+        def run(query, *args, **options):
             seen.append((name, options))
             heads, tokens = query.shape[1], query.shape[0]
             output = query.detach().clone()
@@ -43,8 +39,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
 
         return run
 
-    def backward(name: str) -> Any:
-        def run(*args: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(name):
+        def run(*args, **options):
             inputs = args[1:4] or [options[key] for key in ("query", "key", "value")]
             seen.append((name, options))
             return tuple(torch.zeros_like(tensor) for tensor in inputs)  # type: ignore[return-value]  # three
@@ -65,7 +61,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     forget_devices()
 
 
-def run_row(causal: bool, kv_heads: int, size: int, dtype: torch.dtype, longest: int, **how: Any):
+def run_row(causal, kv_heads, size, dtype, longest, **how):
     """Forward and backward over a row of two windows."""
     layout = attention.RowBounds(
         torch.tensor([0, 5, 5 + longest], dtype=torch.int32), 5 + longest, longest
@@ -79,7 +75,7 @@ def run_row(causal: bool, kv_heads: int, size: int, dtype: torch.dtype, longest:
     assert all(tensor.grad is not None for tensor in qkv)
 
 
-ROWS: dict[str, dict[str, Any]] = {
+ROWS = {
     "an encoder": {},
     "an encoder's short row": {"longest": 9},
     "a long row": {"longest": 4097},
@@ -95,9 +91,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("row", ROWS)
-def test_the_kernel_is_flash_attention(
-    row: str, capability: tuple[int, int], calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernel_is_flash_attention(row, capability, calls, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
     forget_devices()
     usual = {"causal": False, "kv_heads": 4, "size": 64, "dtype": torch.bfloat16, "longest": 384}

@@ -3,20 +3,17 @@
 import copy
 
 import torch
-from torch import Tensor, nn
 
 from detalbert.engine import optim
 from tests.fakes.encoders import make_model
 
 
-def published_steps(
-    model: nn.Module, gradients: list[list[Tensor]], rate: float, decay: float
-) -> None:
+def published_steps(model, gradients, rate, decay):
     """Step in float64 by Google's rule for ALBERT (google-research/albert, lamb_optimizer.py).
 
     Its list of what is neither decayed nor adapted is by name: layer norms and biases.
     """
-    moments: dict[str, tuple[Tensor, Tensor]] = {}
+    moments = {}
     for step_gradients in gradients:
         for (name, parameter), gradient in zip(
             model.named_parameters(), step_gradients, strict=True
@@ -36,7 +33,7 @@ def published_steps(
             parameter.sub_(rate * ratio * update)
 
 
-def test_steps_are_those_of_the_published_code() -> None:
+def test_steps_are_those_of_the_published_code():
     ours = make_model()
     theirs = copy.deepcopy(ours).double()
     torch.manual_seed(3)

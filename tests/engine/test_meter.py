@@ -1,18 +1,16 @@
 """What a run reports of its speed: on the host's clock, and on a GPU that is made up."""
 
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from detalbert.engine import meter as meter_module
-from detalbert.engine.flops import causal_flops, flops_of_row, row_lengths, training_flops
+from detalbert.engine.flops import flops_of_row, row_lengths, training_flops
 from detalbert.engine.history import History
 from detalbert.engine.meter import TrainingMeter
 from detalbert.training.local import process_group
+from lm.flops import causal_flops
 from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
 from tests.engine.trials import config_file, first_batch, trial_of
 
@@ -23,23 +21,24 @@ CPU = torch.device("cpu")
 class Clock:
     now = 100.0
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(meter_module.time, "monotonic", clock.monotonic)
+    # Of this module alone: torch waits by the clock of all, perhaps while this test runs.
+    monkeypatch.setattr(meter_module, "time", clock)
     return clock
 
 
-def update(meter: TrainingMeter, tokens: int, losses: list[float]) -> None:
+def update(meter, tokens, losses):
     row = {"input_ids": torch.zeros(tokens)}
     meter.update(row, torch.tensor(losses, requires_grad=True))
 
 
-def test_the_meter_adds_up_over_rows_and_slots(clock: Clock) -> None:
+def test_the_meter_adds_up_over_rows_and_slots(clock):
     meter = TrainingMeter(History(5), 12.5, CPU, half=False)
     for _ in range(2):  # the second time nothing is left of the first
         meter.reset()
@@ -53,7 +52,7 @@ def test_the_meter_adds_up_over_rows_and_slots(clock: Clock) -> None:
         assert meter.throughput == {"windows": 4, "tokens": 50, "seconds": 4.0}
 
 
-def test_what_is_not_finite_is_not_counted(clock: Clock) -> None:
+def test_what_is_not_finite_is_not_counted(clock):
     meter = TrainingMeter(History(5), 12.5, CPU, half=False)
     meter.reset()
     update(meter, 42, [1.0, 2.5, 1.0])
@@ -71,25 +70,25 @@ class FakeGpu:
     name = "NVIDIA H100 80GB HBM3"
     peak_bytes = 0
 
-    def get_device_name(self, _: torch.device) -> str:
+    def get_device_name(self, _):
         return self.name
 
-    def max_memory_allocated(self, _: torch.device) -> int:
+    def max_memory_allocated(self, _):
         return self.peak_bytes
 
-    def reset_peak_memory_stats(self, _: torch.device) -> None:
+    def reset_peak_memory_stats(self, _):
         self.peak_bytes = 0
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+def cuda(monkeypatch):
     gpu = FakeGpu()
     for name in ("get_device_name", "max_memory_allocated", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, getattr(gpu, name))
     return gpu
 
 
-def use_of_gpus(meter: TrainingMeter, *others: dict[str, float]) -> dict[str, float]:
+def use_of_gpus(meter, *others):
     """What is reported of the GPUs' use in two seconds; `others` are what other ranks have."""
     own = meter.per_slot_reduce() | {"seconds": 2.0}
     ranks = [own]
@@ -99,7 +98,7 @@ def use_of_gpus(meter: TrainingMeter, *others: dict[str, float]) -> dict[str, fl
     return {name: report[name] for name in ("mfu", "memory_gib") if name in report}
 
 
-def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: FakeGpu, clock: Clock) -> None:
+def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda, clock):
     meter = TrainingMeter(History(0), 1.0, GPU, half=True)
     assert meter.peak == 989e12
     meter.reset()
@@ -120,7 +119,7 @@ def test_mfu_is_of_all_slots_and_memory_of_the_fullest(cuda: FakeGpu, clock: Clo
     assert TrainingMeter(History(0), 1.0, GPU, half=False).peak == 67e12
 
 
-def test_there_is_no_mfu_where_a_model_or_a_gpu_is_not_known(cuda: FakeGpu, clock: Clock) -> None:
+def test_there_is_no_mfu_where_a_model_or_a_gpu_is_not_known(cuda, clock):
     meter = TrainingMeter(History(0), 1.0, GPU, half=True)
     meter.reset()
     meter.add_flops([1e12, None])
@@ -134,30 +133,30 @@ def test_there_is_no_mfu_where_a_model_or_a_gpu_is_not_known(cuda: FakeGpu, cloc
     assert use_of_gpus(meter) == {"memory_gib": 0.0}
 
 
-def span_flops(config: Any, row: Any) -> float:
+def span_flops(config, row):
     return training_flops(config, row_lengths(row))
 
 
-def causal_row_flops(config: Any, row: Any) -> float:
+def causal_row_flops(config, row):
     return causal_flops(config, row_lengths(row))
 
 
-WORKLOADS: dict[str, tuple[dict[str, Any], Callable]] = {
+WORKLOADS = {
     "fine-tuning": (TINY, span_flops),
     "pretraining": (TINY_PRETRAINING, flops_of_row),
     "language model": (TINY_LM, causal_row_flops),
 }
 
 
-@pytest.mark.parametrize("config, flops_of", WORKLOADS.values(), ids=WORKLOADS)
+@pytest.mark.parametrize(("config", "flops_of"), WORKLOADS.values(), ids=WORKLOADS)
 def test_a_step_of_every_workload_counts_its_flops_on_a_gpu(
-    config: dict[str, Any],
-    flops_of: Callable,
-    cache_dir: Path,
-    tmp_path: Path,
-    cuda: FakeGpu,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    config,
+    flops_of,
+    cache_dir,
+    tmp_path,
+    cuda,
+    monkeypatch,
+):
     monkeypatch.setattr(TrainingMeter, "on_a_gpu", True)
     with trial_of(config_file(tmp_path, config, cache_dir)) as trial, process_group():
         batch = first_batch(trial)

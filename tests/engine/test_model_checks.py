@@ -2,8 +2,6 @@
 
 import copy
 import logging
-from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoConfig, BertForMaskedLM
@@ -18,7 +16,7 @@ from tests.fakes.runs import refusal
 BERT = FAMILIES["bert"].keys
 
 
-def save_bert(folder: Path, cls: Any = BertForMaskedLM, **keys: Any) -> str:
+def save_bert(folder, cls=BertForMaskedLM, **keys):
     """Save a small BERT with its tokenizer; the folder."""
     tokenizer = make_tokenizer("bert")
     values = {**copy.deepcopy(BERT), "vocab_size": len(tokenizer), **keys}
@@ -28,7 +26,7 @@ def save_bert(folder: Path, cls: Any = BertForMaskedLM, **keys: Any) -> str:
     return str(folder)
 
 
-def named(config: dict[str, Any], model: str, **data: Any) -> dict[str, Any]:
+def named(config, model, **data):
     """A copy of a config that goes on from a folder, with its tokenizer unless `data` has one."""
     config = copy.deepcopy(config)
     hparams = config["hyperparameters"]
@@ -42,9 +40,7 @@ def named(config: dict[str, Any], model: str, **data: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("workload", ["fine-tuning", "pretraining"])
-def test_windows_are_no_longer_than_a_named_model_s_positions(
-    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_windows_are_no_longer_than_a_named_model_s_positions(workload, tmp_path, capsys):
     content = TINY if workload == "fine-tuning" else TINY_PRETRAINING
     model = save_bert(tmp_path / "model")
     hparams = {"max_seq_length": 256, "max_tokens_per_forward": 512}
@@ -58,9 +54,7 @@ def test_windows_are_no_longer_than_a_named_model_s_positions(
     assert not cache.exists()
 
 
-def test_other_tokens_than_the_weights_are_a_warning_before_the_windows(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_tokens_than_the_weights_are_a_warning_before_the_windows(tmp_path, caplog):
     """Fine-tuning starts from random weights then."""
     model = save_bert(tmp_path / "model", max_position_embeddings=512)
     content = named(TINY, model, tokenizer=find_local("embedded/albert-tiny"))
@@ -80,9 +74,7 @@ def test_other_tokens_than_the_weights_are_a_warning_before_the_windows(
 
 
 @pytest.mark.parametrize("name", ["finetuning", "pretraining"])
-def test_a_decoder_is_no_encoder(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_decoder_is_no_encoder(name, tmp_path, capsys):
     content = TINY if name == "finetuning" else TINY_PRETRAINING
     model = save_bert(tmp_path / "model", is_decoder=True)
     config = config_file(tmp_path, named(content, model), tmp_path / "cache")

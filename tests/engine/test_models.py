@@ -1,8 +1,6 @@
 """Models: from a config, from weights of another head, and what is refused."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -34,11 +32,11 @@ Tokenizer = PreTrainedTokenizerBase
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer():
     return named_tokenizer(SHIPPED)
 
 
-def save_bert(folder: Path, tokenizer: Tokenizer, cls: type = transformers.BertForMaskedLM) -> Any:
+def save_bert(folder, tokenizer, cls=transformers.BertForMaskedLM):
     """Save a BERT with random weights; the model."""
     torch.manual_seed(5)
     model = cls(transformers.BertConfig(**SIZES, vocab_size=len(tokenizer)))
@@ -46,21 +44,21 @@ def save_bert(folder: Path, tokenizer: Tokenizer, cls: type = transformers.BertF
     return model
 
 
-def test_keys_that_do_not_fit_are_refused(tokenizer: Tokenizer) -> None:
+def test_keys_that_do_not_fit_are_refused(tokenizer):
     with pytest.raises(UserError, match=r"model_config\.hiden_size: unknown key; .* 'hidden_size'"):
         config_from_keys({"hiden_size": 32}, tokenizer)
     with pytest.raises(UserError, match=r"hyperparameters.model: it has 32 tokens, .* \d+ pieces"):
         build_span_model(hparams(model_config={**SIZES, "vocab_size": 32}), tokenizer)
 
 
-def hparams(**keys: Any) -> HParams:
+def hparams(**keys):
     return HParams(**{"max_seq_length": 64, "seed": 0, **keys})
 
 
-def test_a_model_of_random_weights_is_the_seeds(tokenizer: Tokenizer) -> None:
+def test_a_model_of_random_weights_is_the_seeds(tokenizer):
     keys = {**SIZES, "model_type": "bert"}
 
-    def build(seed: int) -> Any:
+    def build(seed):
         return build_span_model(hparams(model_config=keys, seed=seed), tokenizer)
 
     model = build(seed=1)
@@ -71,7 +69,7 @@ def test_a_model_of_random_weights_is_the_seeds(tokenizer: Tokenizer) -> None:
     assert model.dtype is torch.float32
 
 
-def test_another_vocabulary_starts_from_scratch(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_another_vocabulary_starts_from_scratch(tokenizer, tmp_path):
     weights = save_bert(tmp_path, tokenizer).state_dict()
     named = hparams(model=str(tmp_path))
     assert models.starts_from_scratch(hparams(model_config={}), tokenizer)
@@ -90,7 +88,7 @@ def test_another_vocabulary_starts_from_scratch(tokenizer: Tokenizer, tmp_path: 
     assert not torch.equal(built[layer], weights[layer])
 
 
-def test_weights_that_lack_a_part_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_weights_that_lack_a_part_are_refused(tokenizer, tmp_path):
     model = save_bert(tmp_path, tokenizer)
     tokenizer.save_pretrained(tmp_path)
     without_a_layer = {}
@@ -102,7 +100,7 @@ def test_weights_that_lack_a_part_are_refused(tokenizer: Tokenizer, tmp_path: Pa
         build_span_model(hparams(model=str(tmp_path)), tokenizer)
 
 
-def checkpoint(folder: Path, model: Any, left_out: str = "-") -> str:
+def checkpoint(folder, model, left_out="-"):
     """A checkpoint of this package with the weights of `model`, without those named so."""
     weights = {}
     for weight_name, weight in model.state_dict().items():
@@ -113,9 +111,7 @@ def checkpoint(folder: Path, model: Any, left_out: str = "-") -> str:
     return str(folder)
 
 
-def test_a_checkpoint_of_another_head_gives_its_encoder(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_head_gives_its_encoder(tokenizer, tmp_path):
     model = save_bert(tmp_path / "model", tokenizer)
     name = checkpoint(tmp_path / "checkpoint", model)
     loaded, missing = load_weights(AutoModelForQuestionAnswering, name)
@@ -126,7 +122,7 @@ def test_a_checkpoint_of_another_head_gives_its_encoder(
             assert torch.equal(weight, expected[key])
 
 
-def test_a_tied_weight_is_found_under_either_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_tied_weight_is_found_under_either_name(tokenizer, tmp_path):
     model = save_bert(tmp_path / "model", tokenizer, BertForPreTraining)
     name = checkpoint(tmp_path / "tied", model, left_out="predictions.decoder")
     loaded, missing = load_weights(BertForPreTraining, name)
@@ -135,16 +131,14 @@ def test_a_tied_weight_is_found_under_either_name(tokenizer: Tokenizer, tmp_path
     assert torch.equal(loaded.cls.predictions.decoder.weight, words)
 
 
-def test_a_type_without_a_span_head_is_refused(tokenizer: Tokenizer) -> None:
+def test_a_type_without_a_span_head_is_refused(tokenizer):
     keys = {"model_type": "vit_mae", "vocab_size": len(tokenizer)}
     no_span_head = transformers.AutoConfig.for_model(**keys)
     with pytest.raises(UserError, match=r"^hyperparameters\.model: cannot be built: "):
         models.random_model(AutoModelForQuestionAnswering, no_span_head)
 
 
-def test_weights_train_in_float32_whatever_they_are_saved_in(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_weights_train_in_float32_whatever_they_are_saved_in(tokenizer, tmp_path):
     model = save_bert(tmp_path / "model", tokenizer).bfloat16()
     model.save_pretrained(tmp_path / "model")
     assert "bfloat16" in str(model.config.dtype)
@@ -153,14 +147,25 @@ def test_weights_train_in_float32_whatever_they_are_saved_in(
         assert loaded.dtype is torch.float32
 
 
+LARGER = "is of a larger model than its weights"
+ABSURD = [
+    ({"num_labels": 10**9}, "config.json.num_labels: 1000000000; give a number from 1 to 65,536"),
+    ({"num_hidden_layers": 0}, "config.json.num_hidden_layers: 0; give a number from 1 to 1,000"),
+    ({"hidden_size": "x"}, "config.json.hidden_size: 'x'; give a number"),
+    ({"hidden_size": 8192, "intermediate_size": 8192}, LARGER),
+    ({"vocab_size": 10**6}, LARGER),
+    ({"max_position_embeddings": 10**9}, "its weights are larger than this machine's"),
+]
+
+
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("keys", "words"), ABSURD, ids=lambda value: str(value)[:30])
 def test_a_folder_of_absurd_sizes_is_refused_before_anything_is_built(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+    keys, words, tokenizer, tmp_path
+):
     save_bert(tmp_path, tokenizer)
-    keys = {"hidden_size": 10**7, "intermediate_size": 10**7}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | keys))
-    with pytest.raises(UserError, match="its weights are larger than this machine's") as error:
+    with pytest.raises(UserError, match=words) as error:
         load_weights(AutoModelForQuestionAnswering, str(tmp_path))
     assert "\n" not in str(error.value)

@@ -4,8 +4,6 @@ On torch's meta device tensors have no values: whoever asks for one gets an erro
 """
 
 import contextlib
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -24,15 +22,15 @@ META = torch.device("meta")
 
 
 @pytest.mark.parametrize(
-    "config, optimizer", [(TINY, "radam"), (TINY, "adamw"), (TINY_PRETRAINING, "lamb")]
+    ("config", "optimizer"), [(TINY, "radam"), (TINY, "adamw"), (TINY_PRETRAINING, "lamb")]
 )
 def test_a_step(
-    config: dict[str, Any],
-    optimizer: str,
-    cache_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    config,
+    optimizer,
+    cache_dir,
+    tmp_path,
+    monkeypatch,
+):
     # It is off in fp32, and torch has none for this device.
     monkeypatch.setattr(torch, "autocast", Mock(return_value=contextlib.nullcontext()))
     path = config_file(tmp_path, config, cache_dir, compile=False, optimizer=optimizer)
@@ -53,7 +51,7 @@ def test_a_step(
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_a_row_of_the_language_model(family: str) -> None:
+def test_a_row_of_the_language_model(family):
     causal_loss = CausalLoss(empty_model(tiny(family)))
     row = pack([(torch.zeros(25, dtype=torch.int64), torch.tensor([7, 5, 13]))])
     loss, correct = causal_loss(to_device(row, META))

@@ -1,13 +1,12 @@
 """The gradient's norm on a CPU, beside fp64 sums: its error, its bits, a run that clips by it."""
 
 import math
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from detalbert.engine.gradients import FlatGradients, euclidean_norm
 from tests.conftest import max_examples
@@ -18,14 +17,14 @@ MILLION = 1_000_000
 
 
 @pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
+def threads():
     """Every test changes the number of threads, or needs that of the others."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
-def norms_by_threads(values: Tensor) -> list[Tensor]:
+def norms_by_threads(values):
     norms = []
     for count in THREADS:
         torch.set_num_threads(count)
@@ -33,13 +32,13 @@ def norms_by_threads(values: Tensor) -> list[Tensor]:
     return norms
 
 
-def exact_norm(values: Tensor) -> float:
+def exact_norm(values):
     """The norm by fp64 sums, without an fp64 copy of all values."""
     squares = [float(block.double().square().sum()) for block in values.split(BLOCK)]
     return math.sqrt(math.fsum(squares))
 
 
-def repeated(count: int) -> tuple[Tensor, float]:
+def repeated(count):
     """`count` numbers, a random block again and again, and their exact norm."""
     draw = torch.Generator().manual_seed(0)
     block = torch.randn(BLOCK, generator=draw) * 1e-3
@@ -48,7 +47,7 @@ def repeated(count: int) -> tuple[Tensor, float]:
     return values, math.hypot(math.sqrt(whole) * exact_norm(block), exact_norm(block[:remainder]))
 
 
-KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+KINDS = {
     "normal": lambda x: x,
     "all equal": lambda x: torch.full_like(x, 0.3),
     "few large": lambda x: x.pow(9),
@@ -69,9 +68,7 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 @example(count=2 * 2048, kind="all equal", scale=1.0, seed=0)
 @example(count=2048 * 2048, kind="all equal", scale=1.0, seed=0)
 @max_examples(60)
-def test_the_norm_is_right_whatever_the_numbers(
-    count: int, kind: str, scale: float, seed: int
-) -> None:
+def test_the_norm_is_right_whatever_the_numbers(count, kind, scale, seed):
     draw = torch.Generator().manual_seed(seed)
     values = KINDS[kind](torch.randn(count, generator=draw)) * scale
     norms = norms_by_threads(values)
@@ -80,7 +77,7 @@ def test_the_norm_is_right_whatever_the_numbers(
 
 
 @pytest.mark.parametrize("spoilt", [math.nan, math.inf])
-def test_a_number_that_is_not_finite_shows_in_the_norm(spoilt: float) -> None:
+def test_a_number_that_is_not_finite_shows_in_the_norm(spoilt):
     values, _ = repeated(MILLION)
     for place in (0, 54_321, len(values) - 1):
         values[place] = spoilt
@@ -88,7 +85,7 @@ def test_a_number_that_is_not_finite_shows_in_the_norm(spoilt: float) -> None:
         values[place] = 0.0
 
 
-def test_a_gradient_of_any_layout_is_clipped_to_the_norm() -> None:
+def test_a_gradient_of_any_layout_is_clipped_to_the_norm():
     """One buffer, and tensors of a sharded model: a matrix, its transpose, and some numbers."""
     values, exact = repeated(22 * MILLION)
     (parameter,) = nn.ParameterList([torch.zeros(len(values))])

@@ -1,12 +1,9 @@
-"""Runs on a real GPU: CUDA_VISIBLE_DEVICES=0 python -m pytest -m gpu
+"""Runs on a real GPU: CUDA_VISIBLE_DEVICES=0 python -m pytest -m gpu.
 
 They take two minutes on an H100 (estimated), because each start compiles the layers; with SOAK=1
 there are three twins and eight cuts of each. test_watched.py has the same on a CPU, where nothing
 waits and nothing is compiled.
 """
-
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,14 +17,14 @@ WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING, "language mod
 # Dropout of attention weights keeps attention from the kernel.
 WITHOUT = {"attention_probs_dropout_prob", "attention_dropout"}
 # Steps after which runs are stopped, in turn: none is a twin. With dropout there are fewer.
-CUTS: dict[bool, list[tuple[int, ...]]] = {False: [(), (3, 8)], True: [(5,)]}
+CUTS = {False: [(), (3, 8)], True: [(5,)]}
 if SOAK > 1:
-    CUTS = dict.fromkeys((False, True), [(), (), tuple(range(1, 9))])
+    CUTS = {dropout: [(), (), tuple(range(1, 9))] for dropout in (False, True)}
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def as_before():
     """train.py chooses exact kernels for its process, which here goes on."""
     yield
     torch.use_deterministic_algorithms(False)
@@ -36,12 +33,12 @@ def as_before() -> Iterator[None]:
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("dropout", [False, True])
 def test_runs_end_in_one_hash_without_waits_and_new_shapes(
-    workload: str,
-    dropout: bool,
-    cache_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    workload,
+    dropout,
+    cache_dir,
+    tmp_path,
+    monkeypatch,
+):
     compiled = {"compile": True} if workload == "language model" else {}  # the others: by default
     path = config_file(tmp_path, WORKLOADS[workload], cache_dir, **compiled)
     if not dropout:

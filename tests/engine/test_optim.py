@@ -50,7 +50,7 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize("weight_decay, beta2", [(0.0, None), (0.1, 0.98)])
+@pytest.mark.parametrize(("weight_decay", "beta2"), [(0.0, None), (0.1, 0.98)])
 @pytest.mark.parametrize("name", REFERENCES)
 def test_steps_are_the_librarys_bit_for_bit(name, weight_decay, beta2):
     def trajectory(build):

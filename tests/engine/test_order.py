@@ -14,9 +14,7 @@ LENGTHS = st.lists(st.integers(6, 60), min_size=1, max_size=60).map(np.array)
 
 @given(LENGTHS, st.integers(1, 4), st.integers(1, 5), st.integers(0, 9), st.integers(1, 4))
 @max_examples(60)
-def test_every_window_once_an_epoch(
-    lengths: np.ndarray, slots: int, per_slot: int, seed: int, epochs: int
-) -> None:
+def test_every_window_once_an_epoch(lengths, slots, per_slot, seed, epochs):
     windows = len(lengths)
     order = TrainOrder(lengths, slots * per_slot, slots, seed)
     steps = -(-epochs * windows // order.global_batch_size)
@@ -31,7 +29,35 @@ def test_every_window_once_an_epoch(
     assert sorted(np.concatenate(shares)) == sorted(order.global_batch(step))
 
 
-def test_the_order_is_numpys_of_seed_and_epoch() -> None:
+@given(LENGTHS, st.data(), st.integers(1, 6), st.integers(0, 9))
+@max_examples(60)
+def test_an_epoch_leaves_some_optional_windows_out(lengths, data, batch, seed):
+    windows = len(lengths)
+    optional = data.draw(st.sets(st.integers(0, windows - 1), max_size=windows - 1))
+    left_out = data.draw(st.integers(0, len(optional)))
+    order = TrainOrder(lengths, batch, 1, seed, optional=sorted(optional), left_out=left_out)
+    size = windows - left_out
+    assert len(order) == size
+    stream = np.concatenate([order.global_batch(step) for step in range(-(-3 * size // batch))])
+    for epoch in range(3):
+        chosen = stream[epoch * size : (epoch + 1) * size].tolist()
+        assert len(set(chosen)) == size
+        assert set(range(windows)) - set(chosen) <= optional
+        # In the order that they would have among all.
+        shuffled = np.random.default_rng([seed, epoch]).permutation(windows).tolist()
+        assert chosen == [window for window in shuffled if window in chosen]
+
+
+def test_other_windows_are_left_out_of_each_epoch():
+    """Each as often as any other."""
+    order = TrainOrder(np.full(30, 10), 20, 1, seed=3, optional=range(20), left_out=10)
+    counts = np.bincount(np.concatenate([order.global_batch(epoch) for epoch in range(400)]))
+    assert (counts[20:] == 400).all()
+    assert counts[:20].min() > 150
+    assert counts[:20].max() < 250
+
+
+def test_the_order_is_numpys_of_seed_and_epoch():
     """A restart with another version must find the same windows."""
     order = TrainOrder(np.full(20, 10), 20, 1, seed=7)  # an epoch is a step
     for epoch in (0, 2):
@@ -44,9 +70,7 @@ SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)  # win
 
 @given(SIZES, st.integers(1, 20), st.integers(1, 5), st.integers(0, 9))
 @max_examples(60)
-def test_windows_of_shards_come_once_an_epoch(
-    sizes: list[int], batch: int, group: int, seed: int
-) -> None:
+def test_windows_of_shards_come_once_an_epoch(sizes, batch, group, seed):
     bounds = np.cumsum([0, *sizes])
     order = ShardOrder(bounds, [0] * len(sizes), None, batch, seed, group)
     count = len(order)
@@ -64,7 +88,7 @@ def test_windows_of_shards_come_once_an_epoch(
     assert order.permutation.cache_info().currsize == min(2, -(-len(stream) // count))
 
 
-def test_the_order_of_shards_is_numpys_of_seed_source_and_epoch() -> None:
+def test_the_order_of_shards_is_numpys_of_seed_source_and_epoch():
     order = ShardOrder(np.array([0, 2, 5, 9]), [1, 0, 1], [1, 3], 16, seed=7, group=1)
     seed = 7 + (1 << 64)
     first, second = np.random.default_rng([seed, 0, 1]).permutation([0, 2])
@@ -75,21 +99,19 @@ def test_the_order_of_shards_is_numpys_of_seed_source_and_epoch() -> None:
     assert numbers[(numbers < 2) | (numbers > 4)][:6].tolist() == expected
 
 
-@pytest.mark.parametrize("windows, steps", [(3, 1), (8, 1), (15, 1), (16, 2)])
-def test_an_epoch_has_at_least_a_step(windows: int, steps: int) -> None:
+@pytest.mark.parametrize(("windows", "steps"), [(3, 1), (8, 1), (15, 1), (16, 2)])
+def test_an_epoch_has_at_least_a_step(windows, steps):
     order = TrainOrder(np.full(windows, 10), 8, 1, seed=0)
     assert len(Steps(order, 0, 0)) == steps
 
 
-def test_a_batch_that_slots_do_not_divide_is_refused() -> None:
+def test_a_batch_that_slots_do_not_divide_is_refused():
     with pytest.raises(UserError, match=r"hyperparameters\.global_batch_size: 10 .* 4 slots"):
         TrainOrder(np.ones(100), 10, 4, seed=0)
 
 
 @given(slots=st.integers(1, 8), per_slot=st.integers(1, 8), data=st.data())
-def test_deal_gives_every_slot_as_many_windows_and_nearly_as_many_tokens(
-    slots: int, per_slot: int, data: st.DataObject
-) -> None:
+def test_deal_gives_every_slot_as_many_windows_and_nearly_as_many_tokens(slots, per_slot, data):
     size = slots * per_slot
     drawn = data.draw(st.lists(st.integers(1, 384), min_size=size, max_size=size))
     lengths = np.array(drawn)

@@ -23,22 +23,20 @@ CPU = torch.device("cpu")
         (1000, 1000, 5000, 4096),  # at least a byte per token: 5,000 - 1,000 + 768 tokens
     ],
 )
-def test_tokens_are_the_end_of_a_line(
-    few_bytes: int, many_bytes: int, room: int, tokens: int
-) -> None:
+def test_tokens_are_the_end_of_a_line(few_bytes, many_bytes, room, tokens):
     assert fit_tokens(few_bytes, many_bytes, room=room, longest=384) == tokens
 
 
 def test_a_gpus_tokens_are_by_what_is_free_less_the_moments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """5,000,000 parameters; 400 MB free, 100 reserved, 50 held; a row costs 10 MB, 20 kB a token.
 
     Left are 500 - 50 - 40 MB, of these 92 % are 377.2: 18,360 tokens.
     """
-    row_bytes: list[int] = []
+    row_bytes = []
 
-    def run_row(row: dict[str, torch.Tensor]) -> None:
+    def run_row(row):
         row_bytes.append(6 * 10**7 + 20_000 * len(row["input_ids"]))
 
     answers = {
@@ -62,7 +60,7 @@ def test_a_gpus_tokens_are_by_what_is_free_less_the_moments(
     )
     assert choose_tokens(forward, 384, slots=1) == 17 * 1024
 
-    def too_large(row: object) -> None:
+    def too_large(row):
         raise torch.OutOfMemoryError
 
     forward.zero_loss_backward = too_large

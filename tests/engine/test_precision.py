@@ -1,7 +1,5 @@
 """Half-precision linear layers: the same numbers as autocast's, gradients gathered in float32."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -22,7 +20,7 @@ def pair():
     return linear, plain
 
 
-def run(linear: nn.Module, x: torch.Tensor, uses: int, autocast: bool):
+def run(linear, x, uses, autocast):
     x = x.clone().requires_grad_()
     with torch.autocast("cpu", HALF, enabled=autocast):
         out = sum(linear(x * (0.3 + use)).float() for use in range(uses))
@@ -31,7 +29,7 @@ def run(linear: nn.Module, x: torch.Tensor, uses: int, autocast: bool):
     return out, x.grad, linear.weight.grad, linear.bias.grad
 
 
-def test_gradients_of_many_uses_are_gathered_in_fp32() -> None:
+def test_gradients_of_many_uses_are_gathered_in_fp32():
     linear, plain = pair()
     x = torch.randn(40, 64)
     exact, autocasts = (run(plain, x, 48, autocast)[2] for autocast in (False, True))
@@ -41,7 +39,7 @@ def test_gradients_of_many_uses_are_gathered_in_fp32() -> None:
     assert (ours - exact).norm() < (autocasts - exact).norm()
 
 
-def test_the_copy_follows_the_weight_when_refreshed_and_only_then() -> None:
+def test_the_copy_follows_the_weight_when_refreshed_and_only_then():
     linear, _ = pair()
     with torch.no_grad():
         linear.weight.mul_(2)
@@ -65,10 +63,8 @@ PRECISIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("precision, capability, wanted", PRECISIONS)
-def test_precisions_of_devices(
-    precision: str, capability: Any, wanted: str, monkeypatch: Any
-) -> None:
+@pytest.mark.parametrize(("precision", "capability", "wanted"), PRECISIONS)
+def test_precisions_of_devices(precision, capability, wanted, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     device = torch.device("cuda" if capability else "cpu")
     if " " in wanted:

@@ -1,16 +1,11 @@
 """`profile_steps`: what it prints and leaves, and that the run does not notice."""
 
-from pathlib import Path
-from typing import Any
-
 from tests.conftest import settings
 from tests.fakes.runs import run
 from tests.same_bits import differences
 
 
-def test_a_profile_is_written_and_changes_no_bit(
-    tiny_config: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_a_profile_is_written_and_changes_no_bit(tiny_config, tmp_path, capsys):
     common = settings(num_workers=1, max_steps=6, validation_period=5)
     common += ["--set", "data.max_validation_examples=4"]
     assert run(tiny_config, tmp_path / "without", *common) == 0

@@ -1,8 +1,8 @@
 """What the chief says: exact lines on a clock of the test's own."""
 
 import sys
+import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,21 +15,23 @@ METRICS = {"loss": 1.23456, "learning_rate_1e6": 1115.0, "examples_per_second": 
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def clock(monkeypatch):
     start_logging()
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
+    # Of this module alone: torch waits by the clock of all, perhaps while this test runs.
+    own = SimpleNamespace(monotonic=lambda: clock.now, time=time.time)
+    monkeypatch.setattr(progress, "time", own)
     return clock
 
 
-def report(shown: Progress, steps: int, **metrics: float) -> None:
+def report(shown, steps, **metrics):
     """Report steps whose rate rises to 1.23e-03; the metrics have the mean."""
     rates = [{"learning_rate_1e6": 1000.0}] * (steps - 1) + [{"learning_rate_1e6": 1230.0}]
     shown.history.step += steps
     shown.on_training_workload_end({**METRICS, **metrics}, rates)
 
 
-def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
+def test_the_time_left_counts_training_alone(clock, capsys):
     shown = Progress(History(40), 100, chief=True, logged_metrics=["f1"])
     clock.now += 500  # before the training begins
     shown.on_training_start()
@@ -54,9 +56,7 @@ def test_the_time_left_counts_training_alone(clock: Any, capsys: Any) -> None:
     ]
 
 
-def test_no_time_is_left_to_tell_after_a_few_steps_and_after_the_last(
-    clock: Any, capsys: Any
-) -> None:
+def test_no_time_is_left_to_tell_after_a_few_steps_and_after_the_last(clock, capsys):
     shown = Progress(History(0), 10, chief=True, logged_metrics=[])
     for steps in (1, 2, 2, 1, 4):
         clock.now += 1
@@ -65,7 +65,7 @@ def test_no_time_is_left_to_tell_after_a_few_steps_and_after_the_last(
     assert [" left " in line for line in lines] == [False, False, False, True, False]
 
 
-def test_a_gpus_use_is_shown_where_it_is_known(clock: Any, capsys: Any) -> None:
+def test_a_gpus_use_is_shown_where_it_is_known(clock, capsys):
     shown = Progress(History(0), 100, chief=True, logged_metrics=[])
     for steps in (1, 5):
         clock.now += 1
@@ -79,7 +79,7 @@ def test_a_gpus_use_is_shown_where_it_is_known(clock: Any, capsys: Any) -> None:
     assert "  lr 1.23e-03  norm 1.26  tokens/s 1234  left 00:13  GiB 31.3\n" in line
 
 
-def test_other_ranks_say_nothing(clock: Any, capsys: Any, monkeypatch: Any) -> None:
+def test_other_ranks_say_nothing(clock, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     shown = Progress(History(0), 10, chief=False, logged_metrics=["f1"])
     shown.on_training_start()
@@ -90,7 +90,7 @@ def test_other_ranks_say_nothing(clock: Any, capsys: Any, monkeypatch: Any) -> N
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_does_not_fit_a_line_is_left_out() -> None:
+def test_what_does_not_fit_a_line_is_left_out():
     values = {"loss": "0.4471", "norm": "1" * 100, "mfu": "0.48"}
     assert format_line("step 40/850", values) == "step 40/850  loss 0.4471  mfu 0.48"
     assert format_line("step 40/850", values, room=25) == "step 40/850  loss 0.4471"

@@ -1,6 +1,5 @@
 """What a checkpoint hands over to a restart: threads, budget, compiled layers, and what differs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -10,62 +9,59 @@ import torch
 
 from detalbert.engine import cpu, packed_trial, resume
 from detalbert.engine.cpu import set_threads
-from tests.conftest import TINY, TINY_PRETRAINING, settings
+from tests.conftest import TINY, TINY_PRETRAINING, in_soak, settings
 from tests.engine.trials import config_file, trial_of
 from tests.fakes.runs import newest, run, stop_after
 from tests.same_bits import differences
-
-Log = pytest.LogCaptureFixture
-Capture = pytest.CaptureFixture[str]
 
 
 class Machine:
     """Cores of a machine that is not there."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.cores = 1
 
-    def count_cores(self) -> int:
+    def cpu_count(self):
         return self.cores
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine(monkeypatch):
     """Have this machine be of one core, or as the test sets it."""
     machine = Machine()
-    monkeypatch.setattr(cpu, "count_cores", machine.count_cores)
-    monkeypatch.setattr(resume, "count_cores", machine.count_cores)
+    monkeypatch.setattr(cpu, "cpu_count", machine.cpu_count)
+    monkeypatch.setattr(resume, "cpu_count", machine.cpu_count)
     yield machine
     torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("others, threads", [([8, 8, 8], 6), ([4, 4, 8], 4)])
-def test_auto_is_of_the_smallest_machine(others: list[int], threads: int, machine: Machine) -> None:
+@pytest.mark.parametrize(("others", "threads"), [([8, 8, 8], 6), ([4, 4, 8], 4)])
+def test_auto_is_of_the_smallest_machine(others, threads, machine):
     """Of four slots, two a machine; this one gives each of its two 6."""
     machine.cores = 12
-    slots: Any = SimpleNamespace(local_size=2, allgather=lambda count: [*others, count])
+    slots = SimpleNamespace(local_size=2, allgather=lambda count: [*others, count])
     assert set_threads("auto", slots) == threads
 
 
-def logged(name: str, shown: str) -> list[str]:
+def logged(name, shown):
     """The lines of the log with this name."""
     return [line for line in shown.splitlines() if f": {name}  " in line]
 
 
 def test_a_restart_computes_with_the_threads_that_the_run_began_with(
-    tmp_path: Path,
-    cache_dir: Path,
-    machine: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-) -> None:
+    tmp_path,
+    cache_dir,
+    machine,
+    monkeypatch,
+    capsys,
+):
     small = [f"data.cache_dir={cache_dir}", "data.max_train_examples=100"]
     small.append("data.max_validation_examples=9")
     changes = settings(max_steps=4, num_workers=0, reporting_period=2)
     for value in small:
         changes += ["--set", value]
 
-    def start(output: Path, cores: int, status: int = 0) -> str:
+    def start(output, cores, status=0):
         """Start or restart a run; what is logged first of its threads."""
         machine.cores = cores
         machine.idle = float(cores)
@@ -82,7 +78,7 @@ def test_a_restart_computes_with_the_threads_that_the_run_began_with(
 
     line = start(cut, cores=1)
 
-    as_it_began = "WARNING: threads       2 a slot (as the run began); this machine has 1 "
+    as_it_began = "WARNING: threads       2 a slot (as the run began); slots here: 1, "
     assert line.startswith(as_it_began)
     assert torch.get_num_threads() == 2
     assert differences(uncut, cut) == []
@@ -116,16 +112,14 @@ STARTS = [
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_restart_says_once_what_is_different(
-    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_a_restart_says_once_what_is_different(tiny_config, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     describe_machine = resume._describe_machine
     restart_lines = []
     thread_lines = []
     for start in STARTS:
 
-        def describe_another(context: Any, changed: dict[str, Any] = start.machine) -> Any:
+        def describe_another(context, changed=start.machine):
             return describe_machine(context) | changed
 
         with monkeypatch.context() as patch:
@@ -156,14 +150,14 @@ def test_a_restart_says_once_what_is_different(
 SPANS = {"span_fraction": 0.4, "global_batch_size": 16}
 
 
-@pytest.mark.parametrize("config, changes", [(TINY, {}), (TINY_PRETRAINING, SPANS)])
+@pytest.mark.parametrize(("config", "changes"), [in_soak(TINY, {}), (TINY_PRETRAINING, SPANS)])
 def test_what_auto_chose_is_set_again(
-    config: dict[str, Any],
-    changes: dict[str, Any],
-    cache_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    config,
+    changes,
+    cache_dir,
+    tmp_path,
+    monkeypatch,
+):
     path = config_file(
         tmp_path,
         config,
@@ -194,7 +188,7 @@ class Restored(NamedTuple):
     row_multiple: int
 
 
-def restore(trial: Any, **saved: Any) -> Restored:
+def restore(trial, **saved):
     """Restore the trial's own checkpoint with these values."""
     saved = {"trial": None, "not_finite": 0, "threads": 1, **saved}
     own = {"device": trial.resume.machine["device"], "max_tokens_per_forward": trial.max_tokens}
@@ -204,7 +198,7 @@ def restore(trial: Any, **saved: Any) -> Restored:
     return Restored(trial.max_tokens, len(trial.forward.layers), trial.forward.multiple)
 
 
-def compile_one_layer(trial: Any) -> Any:
+def compile_one_layer(trial):
     """Have the trial's forward be as with a compiled layer, which is returned."""
     layer = SimpleNamespace(_compiled_call_impl=print)
     trial.forward.layers = [layer]
@@ -213,7 +207,7 @@ def compile_one_layer(trial: Any) -> Any:
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_restart_restores_threads_and_the_tokens_of_a_forward(tiny_config: Path) -> None:
+def test_a_restart_restores_threads_and_the_tokens_of_a_forward(tiny_config):
     with trial_of(tiny_config, max_tokens_per_forward="auto") as trial:
         restore(trial, threads=2, max_tokens_per_forward=9000)
         assert (trial.resume.threads, trial.max_tokens) == (2, 9000)
@@ -226,7 +220,7 @@ def test_a_restart_restores_threads_and_the_tokens_of_a_forward(tiny_config: Pat
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_restart_restores_whether_layers_are_compiled(tiny_config: Path) -> None:
+def test_a_restart_restores_whether_layers_are_compiled(tiny_config):
     with trial_of(tiny_config, max_tokens_per_forward=999) as trial:
         layer = compile_one_layer(trial)
         assert restore(trial, compile=True, row_multiple=64) == Restored(999, 1, 64)

@@ -10,7 +10,7 @@ from detalbert.engine.rows import micro_batches, rows_of_like_lengths, validatio
 from detalbert.errors import UserError
 
 
-def as_lists(rows: list[np.ndarray]) -> list[list[int]]:
+def as_lists(rows):
     return [row.tolist() for row in rows]
 
 
@@ -19,7 +19,7 @@ def as_lists(rows: list[np.ndarray]) -> list[list[int]]:
     window_lengths=st.lists(st.integers(1, 384), min_size=1, max_size=60),
     spare=st.integers(0, 4096),
 )
-def test_micro_batches_are_few_and_even(window_lengths: list[int], spare: int) -> None:
+def test_micro_batches_are_few_and_even(window_lengths, spare):
     lengths = np.array(window_lengths)
     longest = max(window_lengths)
     max_tokens = longest + spare
@@ -36,14 +36,14 @@ def test_micro_batches_are_few_and_even(window_lengths: list[int], spare: int) -
     assert (len(batches) - 1) * spare <= sum(tokens) or len(batches) == 1
 
 
-def test_a_window_that_fits_no_micro_batch_is_refused() -> None:
+def test_a_window_that_fits_no_micro_batch_is_refused():
     assert micro_batches(np.array([], dtype=np.int64), 500) == []
     with pytest.raises(UserError, match=r"hyperparameters\.max_tokens_per_forward: 100 .* 101 "):
         micro_batches(np.array([50, 101]), 100)
     assert len(micro_batches(np.array([50, 100]), 100)) == 2  # it just fits
 
 
-def test_rows_of_like_lengths_are_full() -> None:
+def test_rows_of_like_lengths_are_full():
     """Shortest first, equal ones in file order; a row ends before the window that is too much."""
     lengths = np.array([9, 3, 1, 2, 2, 1, 9], dtype=np.uint16)
     assert as_lists(rows_of_like_lengths(lengths, 1, 6, 4)) == [[2, 5, 3], [4], [1]]
@@ -53,7 +53,7 @@ def test_rows_of_like_lengths_are_full() -> None:
     assert row.tolist() == [*range(1, 80, 2), *range(0, 80, 2)]
 
 
-def test_validation_rows_are_of_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_rows_are_of_one_chunk(monkeypatch):
     """Five questions, two windows each, two questions a chunk: no row reaches over two chunks."""
     monkeypatch.setattr(rows, "CHUNK", 2)
     lengths = np.array([30, 20, 10, 40, 30, 20, 10, 40, 9, 8])

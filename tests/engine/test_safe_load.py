@@ -3,9 +3,7 @@
 import json
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -29,7 +27,7 @@ SHIPPED = "embedded/albert-tiny"
 
 
 class Code:
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return print, ("it ran",)
 
 
@@ -37,15 +35,13 @@ NUMBERS = {"trial_id": 1, "last_ckpt": 7, "step_id": 0, "done": False, "name": "
 ODD = b"", b"\x80\x04", b"no pickle", b"Nr\xff\xff\xff\x7f\xff", b"(lp0\nS'", b"\x8f(Nu."
 
 
-def fill(folder: Path, state: Any = None, numbers: bytes = pickle.dumps(NUMBERS)) -> None:
+def fill(folder, state=None, numbers=None):
     torch.save({"models_state_dict": [{}]} if state is None else state, folder / "state_dict.pth")
-    (folder / "trial_state.pkl").write_bytes(numbers)
+    (folder / "trial_state.pkl").write_bytes(pickle.dumps(NUMBERS) if numbers is None else numbers)
 
 
 @pytest.mark.parametrize("content", [pickle.dumps(Code()), *ODD, b"X\1\0\0\0\xff."])
-def test_a_trial_state_that_is_more_than_numbers_is_refused(
-    content: bytes, tmp_path: Path, capsys: Any
-) -> None:
+def test_a_trial_state_that_is_more_than_numbers_is_refused(content, tmp_path, capsys):
     fill(tmp_path, numbers=content)
     problem = r"trial_state.pkl: not the tensors and numbers it should hold \(.+\); not loaded; "
     with pytest.raises(UserError, match=problem) as refused:
@@ -54,7 +50,7 @@ def test_a_trial_state_that_is_more_than_numbers_is_refused(
     assert len(str(refused.value)) < len(str(tmp_path)) + 250
 
 
-def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsys: Any) -> None:
+def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path, capsys):
     fill(tmp_path, {"models_state_dict": [{}], "more": Code()})
     with pytest.raises(UserError, match=r"state_dict.pth: .* hold \(print\); not loaded"):
         check_pickles(tmp_path)
@@ -68,22 +64,20 @@ def test_a_state_dict_that_is_more_than_tensors_is_refused(tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(
-    "missing, older_name",
+    ("missing", "older_name"),
     [
         ("trial_state.pkl", "workload_sequencer.pkl"),
         ("state_dict.pth", "checkpoint.pt"),
     ],
 )
-def test_a_file_under_its_older_name_is_not_loaded(
-    missing: str, older_name: str, tmp_path: Path
-) -> None:
+def test_a_file_under_its_older_name_is_not_loaded(missing, older_name, tmp_path):
     fill(tmp_path)
     (tmp_path / missing).rename(tmp_path / older_name)
     with pytest.raises(UserError, match=f"{missing}: .* hold .No such file or directory.; not"):
         check_pickles(tmp_path)
 
 
-def test_a_disk_that_fails_is_worth_another_try(tmp_path: Path) -> None:
+def test_a_disk_that_fails_is_worth_another_try(tmp_path):
     fill(tmp_path)
     (tmp_path / "state_dict.pth").unlink()
     (tmp_path / "state_dict.pth").mkdir()
@@ -91,7 +85,7 @@ def test_a_disk_that_fails_is_worth_another_try(tmp_path: Path) -> None:
         check_pickles(tmp_path)
 
 
-def with_keys(folder: Path, **keys: Any) -> Path:
+def with_keys(folder, **keys):
     shutil.copytree(SHIPPED, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | keys))
@@ -99,7 +93,7 @@ def with_keys(folder: Path, **keys: Any) -> Path:
 
 
 KERNEL = "kernels-community/flash-attn"
-FOREIGN: dict[str, dict[str, Any]] = {
+FOREIGN = {
     "kernel": {"_attn_implementation": KERNEL},
     "version": {"_attn_implementation_internal": "some/kernel@v1:flash"},
     "argument": {"attn_implementation": {"": "eager", "text_config": KERNEL}},
@@ -111,14 +105,14 @@ FOREIGN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("keys", FOREIGN.values(), ids=FOREIGN)
-def test_a_model_folder_that_names_code_is_refused(keys: dict[str, Any], tmp_path: Path) -> None:
+def test_a_model_folder_that_names_code_is_refused(keys, tmp_path):
     folder = with_keys(tmp_path / "model", **keys)
     with pytest.raises(UserError, match=f"^{folder}: .* in its config.json runs code that is not"):
         read_config(folder)
 
 
 KEYS = {"max_seq_length": 64, "seed": 0}
-WAYS: dict[str, Callable[[str, Any], Any]] = {
+WAYS = {
     "fine-tuning": lambda name, own: build_span_model(HParams(model=name, **KEYS), own),
     "another vocabulary": lambda name, own: build_span_model(
         HParams(model=name, **KEYS), named_tokenizer(name + "/../other")
@@ -131,9 +125,7 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_no_way_to_a_model_fetches_a_kernel(
-    way: Callable[[str, Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_way_to_a_model_fetches_a_kernel(way, tmp_path, monkeypatch):
     fetch = Mock()
     monkeypatch.setattr(modeling_utils, "lazy_import_flash_attention", fetch)
     other = AutoTokenizer.from_pretrained(SHIPPED)
@@ -146,7 +138,7 @@ def test_no_way_to_a_model_fetches_a_kernel(
 
 
 @pytest.mark.parametrize("attention", [None, "sdpa", "flash_attention_2"])
-def test_the_caller_chooses_the_attention(attention: str | None, tmp_path: Path) -> None:
+def test_the_caller_chooses_the_attention(attention, tmp_path):
     keys = {"_attn_implementation": attention, "quantization_config": None}
     folder = with_keys(tmp_path / "model", **keys)
     model, _ = load_weights(AutoModelForQuestionAnswering, str(folder))
@@ -155,7 +147,7 @@ def test_the_caller_chooses_the_attention(attention: str | None, tmp_path: Path)
 
 
 @pytest.mark.parametrize("index", INDEXES)
-def test_an_index_names_files_of_its_folder_alone(index: str, tmp_path: Path) -> None:
+def test_an_index_names_files_of_its_folder_alone(index, tmp_path):
     folder = with_keys(tmp_path / "model")
     for file, problem in (
         ("../model.safetensors", "is outside the folder; give"),

@@ -1,8 +1,6 @@
 """Token types are those of the library's call for a pair, but for what transformers 5 dropped."""
 
 import logging
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,8 +12,8 @@ from detalbert.inference import answering
 from detalbert.inference.export import export
 from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
+from detalbert.squad.example import Example
 from detalbert.squad.tokenizer import named_tokenizer
-from detalbert.squad.windows import Example
 from tests.fakes.encoders import make_model
 
 LISTED = ["input_ids", "token_type_ids", "attention_mask"]
@@ -28,7 +26,7 @@ QUESTIONS = [
 ]
 
 
-def tokenizer(*, listed: bool) -> PreTrainedTokenizerFast:
+def tokenizer(*, listed):
     """The shipped tokenizer, whose template has two segments, in another class."""
     shipped = named_tokenizer("embedded/albert-tiny")
     return PreTrainedTokenizerFast(
@@ -41,7 +39,7 @@ def tokenizer(*, listed: bool) -> PreTrainedTokenizerFast:
     )
 
 
-def folder_of(folder: Path, model_type: str, *, listed: bool) -> Path:
+def folder_of(folder, model_type, *, listed):
     """A folder with a model of random weights, and that tokenizer."""
     own = tokenizer(listed=listed)
     model = make_model(model_type, "sdpa", vocab_size=len(own), type_vocab_size=2).eval()
@@ -50,7 +48,7 @@ def folder_of(folder: Path, model_type: str, *, listed: bool) -> Path:
     return folder
 
 
-def library_logits(folder: Path, question: str, **call: Any) -> torch.Tensor:
+def library_logits(folder, question, **call):
     from transformers import AutoModelForQuestionAnswering
 
     model = AutoModelForQuestionAnswering.from_pretrained(folder).eval()
@@ -60,7 +58,7 @@ def library_logits(folder: Path, question: str, **call: Any) -> torch.Tensor:
     return torch.stack([output.start_logits[0], output.end_logits[0]])
 
 
-def own_logits(trained: Any, question: str) -> torch.Tensor:
+def own_logits(trained, question):
     chunk = answering.featurise(trained, [Example("1", "", CONTEXT, question, None)])
     with torch.no_grad():
         return torch.stack(trained.forward(chunk.rows[0]))
@@ -71,9 +69,7 @@ SAID = "lists no token_type_ids: it"
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("model_type", ["bert", "electra"])
-def test_logits_are_those_of_the_librarys_call(
-    model_type: str, listed: bool, tmp_path: Path, caplog: Any
-) -> None:
+def test_logits_are_those_of_the_librarys_call(model_type, listed, tmp_path, caplog):
     folder = folder_of(tmp_path / "model", model_type, listed=listed)
     with caplog.at_level(logging.INFO, logger="detalbert"):
         trained = load_model(str(folder))
@@ -86,7 +82,7 @@ def test_logits_are_those_of_the_librarys_call(
 
 
 @pytest.mark.parametrize("model_type", ["bert", "electra"])
-def test_what_is_made_of_a_model_without_segments_has_none(model_type: str, tmp_path: Path) -> None:
+def test_what_is_made_of_a_model_without_segments_has_none(model_type, tmp_path):
     """What is exported from it runs as it does, and so does what is fine-tuned from it."""
     folder = folder_of(tmp_path / "model", model_type, listed=False)
     export(load_model(str(folder)), tmp_path / "exported")
@@ -97,7 +93,7 @@ def test_what_is_made_of_a_model_without_segments_has_none(model_type: str, tmp_
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_albert_keeps_both_segments(listed: bool, tmp_path: Path, caplog: Any) -> None:
+def test_albert_keeps_both_segments(listed, tmp_path, caplog):
     folder = folder_of(tmp_path / "model", "albert", listed=listed)
     with caplog.at_level(logging.INFO, logger="detalbert"):
         trained = load_model(str(folder))
@@ -108,7 +104,7 @@ def test_albert_keeps_both_segments(listed: bool, tmp_path: Path, caplog: Any) -
         torch.testing.assert_close(own_logits(trained, question), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_real_albert_tokenizer_keeps_both_segments_for_any_model(albert: Any) -> None:
+def test_the_real_albert_tokenizer_keeps_both_segments_for_any_model(albert):
     assert type(albert) is AlbertTokenizer
     assert "token_type_ids" not in albert.model_input_names
     for model in (make_model("albert"), make_model("bert")):

@@ -1,8 +1,6 @@
 """The step: what the optimizer sees of a batch, what is told, and what the parts are given."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -10,19 +8,17 @@ import torch
 from detalbert.engine.forward import row_losses
 from detalbert.engine.trial import read_experiment
 from detalbert.errors import UserError
-from detalbert.settings.hparams import HParams, parse_hparams
+from detalbert.settings.hparams import parse_hparams
 from tests.conftest import NO_DROPOUT
 from tests.engine.trials import first_batch, one_step, trial_of
 from tests.fakes.runs import change
 
-Log = pytest.LogCaptureFixture
 
-
-def norm(gradients: dict[str, torch.Tensor]) -> float:
+def norm(gradients):
     return float(torch.cat([gradient.flatten() for gradient in gradients.values()]).norm())
 
 
-def test_the_optimizer_sees_the_gradients_of_the_mean_loss(tiny_config: Path) -> None:
+def test_the_optimizer_sees_the_gradients_of_the_mean_loss(tiny_config):
     change(tiny_config, model_config=NO_DROPOUT)
     with trial_of(tiny_config, max_grad_norm=0, max_tokens_per_forward=256) as trial:
         gradients = one_step(trial)
@@ -40,7 +36,7 @@ def test_the_optimizer_sees_the_gradients_of_the_mean_loss(tiny_config: Path) ->
         assert sums["windows"] == 8
 
 
-def test_a_step_starts_from_no_gradients_and_clips_them(tiny_config: Path) -> None:
+def test_a_step_starts_from_no_gradients_and_clips_them(tiny_config):
     """The rate of step 0 is 0, so the weights stay and the second step must see the same."""
     norms = {}
     for limit in (0, 1e9, 1e-3):
@@ -54,14 +50,14 @@ def test_a_step_starts_from_no_gradients_and_clips_them(tiny_config: Path) -> No
     assert norms[1e-3] == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config: Path) -> None:
+def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config):
     with trial_of(tiny_config, precision="bf16") as trial:
         rows = first_batch(trial)
         validation_batch = next(iter(trial.build_validation_data_loader()))
         trial.reducer.reset()
         linear = trial.forward.linears[0]
 
-        def change_weight() -> None:
+        def change_weight():
             with torch.no_grad():
                 linear.weight.mul_(2)
             assert not torch.equal(linear.copy, linear.weight.bfloat16())
@@ -77,26 +73,26 @@ def test_half_precision_weights_follow_at_every_step_and_validation(tiny_config:
 
 
 @pytest.mark.parametrize(
-    "steps, problem",
+    ("steps", "problem"),
     [
-        (10, "10 steps after the first 3 are more than the run's 12"),
+        (10, "10 after the first 3 steps are more than the run's 12"),
         (-1, "profile_steps: -1; "),
     ],
 )
-def test_a_profile_that_fits_no_run_is_refused(steps: int, problem: str, tiny_config: Path) -> None:
+def test_a_profile_that_fits_no_run_is_refused(steps, problem, tiny_config):
     with pytest.raises(UserError, match=problem), trial_of(tiny_config, profile_steps=steps):
         pass
 
 
-@pytest.mark.parametrize("configured, expected", [(None, 77), (5, 5)])
-def test_a_trial_reads_its_config_from_determined(configured: int | None, expected: int) -> None:
-    context: Any = SimpleNamespace(
+@pytest.mark.parametrize(("configured", "expected"), [(None, 77), (5, 5)])
+def test_a_trial_reads_its_config_from_determined(configured, expected):
+    context = SimpleNamespace(
         get_hparams=lambda: {"model": "m", "seed": configured},
         get_data_config=lambda: {"train": "x"},
         get_trial_seed=lambda: 77,
     )
 
-    def load(data: dict[str, Any], hparams: HParams) -> tuple[Any, HParams]:
+    def load(data, hparams):
         return data, hparams
 
     hparams, loaded = read_experiment(context, parse_hparams, load)

@@ -1,9 +1,7 @@
 """Weights that are not finite, or so large that products overflow, are refused at any loading."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,13 +25,13 @@ SHIPPED = Path("embedded/albert-tiny")
 ASKED = ["--question", "What?", "--context", "The Zanto was loaded with pottery."]
 
 
-def poison(weights: dict[str, torch.Tensor], value: float, name: str = "") -> None:
+def poison(weights, value, name=""):
     """Set one number of the weights, by default of the last of the names that are matrices."""
     name = name or max(key for key, weight in weights.items() if weight.ndim == 2)
     weights[name].view(-1)[-1] = value
 
 
-def poisoned(folder: Path, value: float, source: Path = SHIPPED) -> Path:
+def poisoned(folder, value, source=SHIPPED):
     """A copy of a model folder without sums, as of another make."""
     shutil.copytree(source, folder)
     (folder / "sums.json").unlink(missing_ok=True)
@@ -44,10 +42,10 @@ def poisoned(folder: Path, value: float, source: Path = SHIPPED) -> Path:
 
 
 @pytest.mark.parametrize("value", BAD)
-def test_a_model_folder_is_refused_by_every_training(value: float, tmp_path: Path) -> None:
+def test_a_model_folder_is_refused_by_every_training(value, tmp_path):
     name, own = str(poisoned(tmp_path / "model", value)), named_tokenizer(str(SHIPPED))
     keys = {"max_seq_length": 64, "seed": 0}
-    ways: list[Callable[[], Any]] = [
+    ways = [
         lambda: build_span_model(HParams(model=name, **keys), own),
         lambda: build_encoder(PretrainHParams(model=name, **keys), own),
     ]
@@ -56,7 +54,7 @@ def test_a_model_folder_is_refused_by_every_training(value: float, tmp_path: Pat
             way()
 
 
-def test_an_answer_from_them_is_refused(local_run: Any, tmp_path: Path, capsys: Any) -> None:
+def test_an_answer_from_them_is_refused(local_run, tmp_path, capsys):
     """Of a checkpoint, an exported folder; and `--export` writes nothing."""
     assert predict.main(["--model", str(local_run.path), "--export", str(tmp_path / "good")]) == 0
     capsys.readouterr()
@@ -74,7 +72,7 @@ def test_an_answer_from_them_is_refused(local_run: Any, tmp_path: Path, capsys: 
     assert not out.exists()
 
 
-def test_a_restart_from_them_is_refused(finished: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_restart_from_them_is_refused(finished, tmp_path, capsys):
     out = Path(shutil.copytree(finished / "out", tmp_path / "out"))
     checkpoint = newest(out)
     state = torch.load(checkpoint / STATE_DICT, weights_only=True)

@@ -1,8 +1,5 @@
 """What is taken of a checkpoint: all of the same trial's, the weights alone of another's."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
@@ -10,19 +7,14 @@ from tests.engine.trials import one_step, trial_of
 from tests.fakes.runs import newest
 from tests.same_bits import of_value
 
-Log = pytest.LogCaptureFixture
-State = dict[str, Any]
-
 
 @pytest.fixture
-def state(finished: Path) -> State:
+def state(finished):
     """The checkpoint at the end of a run, as Determined reads it: the rate has come down to 0."""
     return torch.load(newest(finished / "out") / "state_dict.pth", weights_only=True)
 
 
-def test_of_another_trial_only_the_weights_are_taken(
-    tiny_config: Path, state: State, caplog: Log
-) -> None:
+def test_of_another_trial_only_the_weights_are_taken(tiny_config, state, caplog):
     caplog.set_level("INFO", "detalbert")
     state["callbacks"]["handover"] = {"threads": 2, "trial": 7}  # this one has none
     assert state["lr_schedulers_state_dict"][0]["_last_lr"] == [0.0, 0.0]
@@ -42,9 +34,7 @@ def test_of_another_trial_only_the_weights_are_taken(
         assert len(trial.optimizer.state) > 0  # it moves
 
 
-def test_a_checkpoint_that_names_no_trial_gives_its_weights_alone(
-    tiny_config: Path, state: State
-) -> None:
+def test_a_checkpoint_that_names_no_trial_gives_its_weights_alone(tiny_config, state):
     del state["callbacks"]["handover"]  # of other code for the same model
     with trial_of(tiny_config) as trial:
         trial.resume.on_trial_startup(0, "some uuid")
@@ -52,7 +42,7 @@ def test_a_checkpoint_that_names_no_trial_gives_its_weights_alone(
     assert state["optimizers_state_dict"][0]["state"] == {}
 
 
-def load(trial: Any, state: State, step: int) -> None:
+def load(trial, state, step):
     """What Determined does with a checkpoint, for a start at `step`."""
     trial.resume.on_trial_startup(step, "some uuid")
     trial.resume.on_checkpoint_load_start(state)
@@ -61,14 +51,14 @@ def load(trial: Any, state: State, step: int) -> None:
     trial.schedule.load_state_dict(state["lr_schedulers_state_dict"][0])
 
 
-def resumed_group(trial: Any, state: State) -> dict[str, Any]:
+def resumed_group(trial, state):
     """The parameter group of the first step after `state`, which is of step 12 of 12."""
     load(trial, state, 12)
     trial.resume.on_training_start()
     return trial.optimizer.param_groups[0]
 
 
-def test_a_continued_trial_follows_its_config_of_now(tiny_config: Path, state: State) -> None:
+def test_a_continued_trial_follows_its_config_of_now(tiny_config, state):
     with trial_of(tiny_config) as trial:
         earlier_peak = trial.hparams.learning_rate()
     with trial_of(

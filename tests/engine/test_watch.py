@@ -10,7 +10,7 @@ from detalbert.engine.history import History, LossWatch
 from tests.engine.trials import trial_of
 
 
-def messages(losses: list[float], caplog: pytest.LogCaptureFixture, **arguments: object) -> list:
+def messages(losses, caplog, **arguments):
     """What is logged of a run that reports these losses, every 20 steps; 5.0 is guessing."""
     chosen = {"done": 0, "warmup": 20, "guess": 5.0, "rate": 2e-3, "chief": True, **arguments}
     history = History(chosen.pop("done"))
@@ -36,7 +36,7 @@ def test_a_fall_to_the_loss_of_guessing_is_no_fall(caplog):
 
 
 @pytest.mark.parametrize(
-    "losses, arguments",
+    ("losses", "arguments"),
     [
         ([5.1, 4.9, 4.8, 4.6, 4.5, 4.5], {}),  # it falls
         ([1.9, 1.9, 1.9, 1.9, 1.9, 1.9], {}),  # it goes on with what it knows

@@ -1,11 +1,7 @@
 """The trial of a config, as `train.py` makes it, before its first step."""
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-import torch
 import yaml
 from determined import core
 
@@ -13,12 +9,11 @@ from detalbert.training.local import trial_context
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops
 from detalbert.training.workload import Training
-from model_def import SquadTrial
 from tests.conftest import configured
 from workloads import choose
 
 
-def config_file(folder: Path, config: dict[str, Any], cache_dir: Path, **hparams: Any) -> Path:
+def config_file(folder, config, cache_dir, **hparams):
     """Write a config with this feature cache and other hyperparameters; its file."""
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(configured(config, cache_dir, **hparams)))
@@ -26,9 +21,9 @@ def config_file(folder: Path, config: dict[str, Any], cache_dir: Path, **hparams
 
 
 @contextlib.contextmanager
-def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
+def trial_of(config_file, **changes):
     """The trial of a config with these hyperparameters changed; on the CPU."""
-    config: dict[str, Any] = yaml.safe_load(config_file.read_text())
+    config = yaml.safe_load(config_file.read_text())
     config["hyperparameters"].update(changes)
     workload = choose(config)
     hparams = workload.read(config, config["hyperparameters"])
@@ -42,16 +37,16 @@ def trial_of(config_file: Path, **changes: Any) -> Iterator[Any]:
         yield trial
 
 
-def first_batch(trial: SquadTrial) -> list[Any]:
+def first_batch(trial):
     return next(iter(trial.build_training_data_loader()))
 
 
-def one_step(trial: SquadTrial, step: int = 0) -> dict[str, torch.Tensor]:
+def one_step(trial, step=0):
     """Train on the first batch; the gradients that the optimizer sees."""
-    gradients: dict[str, torch.Tensor] = {}
+    gradients = {}
     optimizer_step = trial.optimizer.step
 
-    def copy_and_step(*args: Any, **kwargs: Any) -> Any:
+    def copy_and_step(*args, **kwargs):
         for name, parameter in trial.model.named_parameters():
             gradients[name] = parameter.grad.clone()
         return optimizer_step(*args, **kwargs)

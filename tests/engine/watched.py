@@ -3,11 +3,7 @@
 import hashlib
 import os
 import signal
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 
 import train
@@ -24,18 +20,18 @@ class Watched:
     the device after WARM_UP of them.
     """
 
-    def __init__(self, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, config, monkeypatch):
         self.config = config
         self.cut = 0  # step after which the run is stopped; 0: none
         self.starts = 0  # of train.py
-        self.devices: set[str] = set()
-        self.trial: Any = None  # of the last start
+        self.devices = set()
+        self.trial = None  # of the last start
         monkeypatch.setattr(StepTrial, "train_batch", self.step())
 
-    def step(self) -> Any:
+    def step(self):
         """The method that stands in for `train_batch`."""
 
-        def watched(trial: Any, batch: list[Any], epoch_idx: int, batch_idx: int) -> Any:
+        def watched(trial, batch, epoch_idx, batch_idx):
             self.trial = trial
             self.devices.add(trial.context.device.type)
             steps_here = batch_idx - trial.context.get_initial_batch()
@@ -50,7 +46,7 @@ class Watched:
 
         return watched
 
-    def weights_after(self, folder: Path, cuts: Iterable[int] = ()) -> str:
+    def weights_after(self, folder, cuts=()):
         """The hash of the weights of a run that is stopped after each of these steps."""
         command = ["--config", str(self.config), "--output-dir", str(folder)]
         for cut in cuts:
@@ -58,24 +54,25 @@ class Watched:
         self.start(command, cut=0, status=0)
         return hash_of(self.trial.model)
 
-    def start(self, command: list[str], cut: int, status: int) -> None:
+    def start(self, command, cut, status):
         torch._dynamo.reset()  # each start is a process: none finds the code of another
         self.starts += 1
         self.cut = cut
         assert train.main(command) == status
 
 
-def refuse_waits(refuse: bool) -> None:
+def refuse_waits(refuse):
     """Have torch fail, or not, where the host waits for a GPU."""
     if torch.cuda.is_available():
         torch.cuda.set_sync_debug_mode("error" if refuse else "default")
 
 
-def hash_of(model: torch.nn.Module) -> str:
+def hash_of(model):
     """Of all weights, which must be finite; their gradients must be fp32."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        assert parameter.grad is not None and parameter.grad.dtype is torch.float32
+        assert parameter.grad is not None
+        assert parameter.grad.dtype is torch.float32
         weight = getattr(parameter.detach(), "to_local", parameter.detach)().cpu()
         assert torch.isfinite(weight).all()
         digest.update(weight.numpy().tobytes())

@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,15 +13,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from lm.gradients import ShardedGradients, accumulate, add_up
-from lm.hparams import Layout
 from lm.layout import make_mesh
 from lm.model import build_causal_model
-from lm.packed import CausalRow, pack
+from lm.packed import pack
 from tests.zygote import start_zygote
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,7 +31,7 @@ _LLAMA = {
     "intermediate_size": 134,
     "max_position_embeddings": 64,
 }
-SHAPES: dict[str, dict[str, Any]] = {
+SHAPES = {
     "gpt2": {
         "n_embd": 64,
         "n_layer": 2,
@@ -53,7 +50,7 @@ CPU = torch.device("cpu")
 SEED = 7  # of all initial weights
 
 
-def tiny(family: str, **keys: Any) -> PretrainedConfig:
+def tiny(family, **keys):
     """The config of a model of two narrow layers, without special tokens."""
     shape = {
         "vocab_size": VOCABULARY,
@@ -67,18 +64,18 @@ def tiny(family: str, **keys: Any) -> PretrainedConfig:
 
 
 @functools.lru_cache
-def _python() -> str:
+def _python():
     return start_zygote(Path(tempfile.mkdtemp()))
 
 
-def start(check: Callable, ranks: int, folder: Path, *args: Any) -> list[Any]:
-    """What `check(*args)` returns on each of `ranks` processes; a collective waits 60 s at most."""
+def start(check, ranks, folder, *args):
+    """What `check(*args)` returns on each of `ranks` processes; of 300 s at most."""
     job_folder = Path(tempfile.mkdtemp(dir=folder))
     (job_folder / "job").write_bytes(pickle.dumps((check, ranks, args)))
     command = [_python(), "-m", "tests.lm.ranks", str(job_folder)]
     processes = [subprocess.Popen([*command, str(rank)], cwd=ROOT) for rank in range(ranks)]
     try:
-        statuses = [process.wait(240) for process in processes]
+        statuses = [process.wait(500) for process in processes]
         assert statuses == [0] * ranks
     finally:
         for process in processes:
@@ -90,7 +87,7 @@ def start(check: Callable, ranks: int, folder: Path, *args: Any) -> list[Any]:
     return results
 
 
-def _rank(job_folder: Path, rank: int) -> None:
+def _rank(job_folder, rank):
     """Run the job of the folder as rank `rank` of its group, and leave the result there."""
     torch.set_num_threads(1)
     check, ranks, args = pickle.loads((job_folder / "job").read_bytes())
@@ -99,13 +96,13 @@ def _rank(job_folder: Path, rank: int) -> None:
         store=dist.FileStore(str(job_folder / "store"), ranks),
         rank=rank,
         world_size=ranks,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=300),
     )
     torch.save(check(*args), job_folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
-def windows(step: int, count: int, length: int = 24) -> list[tuple[Tensor, Tensor]]:
+def windows(step, count, length=24):
     """`count` windows of `length` + 1 tokens, each of up to three segments of documents."""
     generator = torch.Generator().manual_seed(step)
     drawn = []
@@ -117,7 +114,7 @@ def windows(step: int, count: int, length: int = 24) -> list[tuple[Tensor, Tenso
     return drawn
 
 
-def rows_of(windows: list[tuple[Tensor, Tensor]], per_row: int) -> list[CausalRow]:
+def rows_of(windows, per_row):
     """Pack windows into rows of `per_row` each; the last may have fewer."""
     rows = []
     for begin in range(0, len(windows), per_row):
@@ -146,25 +143,25 @@ class Trained(NamedTuple):
     losses: list[float]
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor):
     """A copy of the unsharded tensor, on every rank."""
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
     return tensor.detach().clone()
 
 
-def whole_parameters(model: Any) -> dict[str, Tensor]:
+def whole_parameters(model):
     """Copies of all parameters, unsharded, by name."""
     return {name: whole(parameter) for name, parameter in model.named_parameters()}
 
 
-def train(layout: Layout, cases: dict[str, Case]) -> dict[str, Trained]:
+def train(layout, cases):
     """Train each case on this rank of the layout."""
     mesh = make_mesh(layout, CPU)
     return {name: _train(layout, mesh, case) for name, case in cases.items()}
 
 
-def _train(layout: Layout, mesh: DeviceMesh, case: Case) -> Trained:
+def _train(layout, mesh, case):
     causal_loss = build_causal_model(
         tiny(case.family, **case.keys),
         mesh,
@@ -175,29 +172,29 @@ def _train(layout: Layout, mesh: DeviceMesh, case: Case) -> Trained:
     model = causal_loss.model
     data_rank = layout.data_rank(dist.get_rank())
 
-    def compute_gradients(step: int) -> Tensor:
+    def compute_gradients(step):
         rank_windows = windows(step, case.batch)[data_rank :: layout.data_ranks]
         sums = accumulate(causal_loss, rows_of(rank_windows, case.per_row), layout)
         return add_up(sums, layout)
 
-    def clip(_: Any, norm: float) -> Tensor:
+    def clip(_, norm):
         return ShardedGradients(model).clip(norm)
 
     return _train_steps(model, case, compute_gradients, clip)
 
 
-def library_model(case: Case) -> PreTrainedModel:
+def library_model(case):
     """The library's own model and attention, from the weights that ours begins with."""
     config = tiny(case.family, **case.keys)
     torch.manual_seed(SEED)
     return AutoModelForCausalLM.from_config(config, attn_implementation="eager")
 
 
-def reference(case: Case) -> Trained:
+def reference(case):
     """The case with the library's model, loss and norm, each document by itself."""
     model = library_model(case)
 
-    def compute_gradients(step: int) -> Tensor:
+    def compute_gradients(step):
         sums = documents_sums(model, windows(step, case.batch))
         (sums[0] / sums[2]).backward()
         return sums.detach()
@@ -205,12 +202,12 @@ def reference(case: Case) -> Trained:
     return _train_steps(model, case, compute_gradients, torch.nn.utils.clip_grad_norm_)
 
 
-def _train_steps(model: Any, case: Case, compute_gradients: Callable, clip: Callable) -> Trained:
+def _train_steps(model, case, compute_gradients, clip):
     """Train with AdamW; only the first step's gradients are kept, and clipped."""
     initial = whole_parameters(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses: list[float] = []
-    first_gradients: dict[str, Tensor] = {}
+    losses = []
+    first_gradients = {}
     norm = 0.0
     for step in range(case.steps):
         sums = compute_gradients(step)
@@ -224,7 +221,7 @@ def _train_steps(model: Any, case: Case, compute_gradients: Callable, clip: Call
     return Trained(initial=initial, gradients=first_gradients, norm=norm, losses=losses)
 
 
-def documents_sums(model: Any, windows: list[tuple[Tensor, Tensor]]) -> Tensor:
+def documents_sums(model, windows):
     """Loss sum, correct predictions and targets of all windows, each segment read by itself."""
     sums = torch.zeros(3, dtype=torch.float64)
     for tokens, lengths in windows:

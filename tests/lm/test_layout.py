@@ -1,7 +1,6 @@
 """Layouts that are chosen, and mistakes that end a task before token shards are written."""
 
 import copy
-from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM
@@ -15,16 +14,16 @@ from tests.conftest import TINY_LM
 from tests.lm.ranks import tiny
 
 
-def model_type(name: str, **keys: Any) -> dict[str, Any]:
+def model_type(name, **keys):
     return {"model_config": {"model_type": name, **keys}}
 
 
-def named_tokenizer(name: str) -> dict[str, Any]:
+def named_tokenizer(name):
     return {"data": {"vocab_size": None, "tokenizer": name}}
 
 
 @pytest.mark.parametrize(
-    "changes, problem",
+    ("changes", "problem"),
     [
         ({"slots": 4, "layout": {"shard": 3}}, "layout: replicate 1 x shard 3 x tensor 1 is 3 pr"),
         ({"slots": 8, "layout": {"tensor": 8}}, "tensor: 8 does not divide .*attention_heads 4"),
@@ -38,15 +37,15 @@ def named_tokenizer(name: str) -> dict[str, Any]:
         ({"model": "/none", "model_config": None}, "hyperparameters.model: .*does not load"),
         (model_type("phi"), "model: phi reads packed rows wrongly"),
         (model_type("llama", num_key_value_heads=3), "num_attention_heads: 32 is no multiple of 3"),
+        (model_type("llama", head_dim=3), "head_dim: 3 is no multiple of 2"),
+        (model_type("llama", head_dim=100_000), "head_dim: 100000; give a number from 1 to 1,024"),
         (model_type("llama", layers=2), "config.layers: unknown key"),
         ({"max_seq_length": 64}, "the model has 32 positions"),
         (named_tokenizer("/no"), "data.tokenizer: '/no' does not load"),
         (named_tokenizer("embedded/albert-tiny"), "has no eos_token"),
     ],
 )
-def test_a_mistake_ends_there(
-    changes: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_ends_there(changes, problem, monkeypatch):
     config = copy.deepcopy(TINY_LM)
     config["data"].update(changes.pop("data", {}))
     slots = changes.pop("slots", 1)

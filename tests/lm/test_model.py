@@ -1,17 +1,13 @@
 """The model: its config, its initial weights, weights that are read, precision, checkpointing."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    PretrainedConfig,
 )
 
 from detalbert.engine.attention import PACKED_CAUSAL
@@ -28,7 +24,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def build(config: PretrainedConfig, weights: Path | None = None) -> Any:
+def build(config, weights=None):
     """The model of a config in this process alone."""
     mesh = make_mesh(Layout(), CPU)
     return build_causal_model(config, mesh, SEED, weights=str(weights) if weights else None).model
@@ -54,7 +50,7 @@ def test_a_model_from_a_config_drops_nothing_out_unless_it_says_so():
 FOLDERS = {"gpt2": {}, "gpt_neox": {}, "llama": {"tie_word_embeddings": True}}
 
 
-def save(family: str, folder: Path) -> dict[str, Tensor]:
+def save(family, folder):
     """Save a model of transformers in several files; its parameters."""
     model = AutoModelForCausalLM.from_config(tiny(family, **FOLDERS[family]))
     model.save_pretrained(folder, max_shard_size="60KB")
@@ -62,7 +58,7 @@ def save(family: str, folder: Path) -> dict[str, Tensor]:
     return whole_parameters(model)
 
 
-def load(layout: Layout, folder: Path, saved: dict[str, dict[str, Tensor]]) -> None:
+def load(layout, folder, saved):
     """Load each family's weights on this rank of the layout; they are those that were saved."""
     mesh = make_mesh(layout, CPU)
     for family, parameters in saved.items():

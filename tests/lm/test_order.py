@@ -1,7 +1,6 @@
 """Windows are cut end to end; ranks share those of a step and of a validation."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +20,14 @@ class InMemory:
     weights = None
     data = SimpleNamespace(shuffle_shards=2)
 
-    def __init__(self, lengths: list[list[int]]) -> None:
+    def __init__(self, lengths):
         self.pointers = [np.cumsum([0, *documents]) for documents in lengths]
         self.shards = [{"tokens": int(pointer[-1])} for pointer in self.pointers]
         self.names = [""]
         self.sources = [0] * len(lengths)
         self.counts = {"tokens": sum(map(sum, lengths)), "text_bytes": 99}
 
-    def columns(self, shard: int) -> dict[str, np.ndarray]:
+    def columns(self, shard):
         pointer = self.pointers[shard]
         return {"tokens": np.arange(pointer[-1], dtype="<u2"), "document_ptr": pointer}
 
@@ -40,7 +39,7 @@ LENGTHS = st.lists(DOCUMENT_LENGTHS, min_size=1, max_size=4)  # of the documents
 @given(LENGTHS, st.integers(1, 20))
 @max_examples(80)
 def test_windows_are_cut_end_to_end(lengths, length):
-    shards: Any = InMemory([[length + 1], *lengths])
+    shards = InMemory([[length + 1], *lengths])
     apart = LmWindows(shards, length)
     across_documents = LmWindows(shards, length, across_documents=True)
     for shard, pointer in enumerate(shards.pointers):
@@ -66,7 +65,7 @@ def test_windows_are_cut_end_to_end(lengths, length):
 
 
 def test_a_source_without_a_window_is_refused():
-    shards: Any = InMemory([[5], [50]])
+    shards = InMemory([[5], [50]])
     shards.names = ["few", "many"]
     shards.sources = [0, 1]
     with pytest.raises(UserError, match=r"source few fills no window of 10 \+ 1"):
@@ -75,7 +74,7 @@ def test_a_source_without_a_window_is_refused():
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 5))
 def test_ranks_share_a_validation(lengths, length, ranks):
-    shards: Any = InMemory([[length + 1], *lengths])
+    shards = InMemory([[length + 1], *lengths])
     windows = LmWindows(shards, length)
     for limit in (None, 3):
         loaders = []
@@ -94,7 +93,7 @@ def test_ranks_share_a_validation(lengths, length, ranks):
 
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 5), st.integers(0, 99))
 def test_ranks_share_a_step(lengths, batch, ranks, step):
-    shards: Any = InMemory([[10], *lengths])
+    shards = InMemory([[10], *lengths])
     windows = LmWindows(shards, length=9)
     global_batch = WindowOrder(windows, batch, seed=1).share(step, 0)
     order = WindowOrder(windows, batch, seed=1, ranks=ranks)

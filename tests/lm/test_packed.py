@@ -1,7 +1,5 @@
 """Packed rows, and the loss over the head, against documents apart and torch's cross-entropy."""
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig
 
 from detalbert.engine.attention import RowBounds
 from detalbert.errors import UserError
@@ -28,9 +26,9 @@ WINDOWS = st.lists(
 
 @given(WINDOWS)
 def test_a_row_holds_each_segment_and_what_comes_next_in_it(windows):
-    inputs: list[int] = []
-    targets: list[int] = []
-    positions: list[int] = []
+    inputs = []
+    targets = []
+    positions = []
     bounds = [0]
     packed_windows = []
     for number, lengths in enumerate(windows):
@@ -59,7 +57,7 @@ def test_a_row_holds_each_segment_and_what_comes_next_in_it(windows):
     assert count_targets(row) == sum(sum(lengths) - len(lengths) for lengths in windows)
 
 
-def config_of(family: str) -> PretrainedConfig:
+def config_of(family):
     return tiny(family) if family in SHAPES else AutoConfig.for_model(family)
 
 
@@ -70,7 +68,7 @@ def test_families_that_read_packed_rows_rightly_are_taken(family):
 
 @pytest.mark.parametrize("family", [*SHAPES, "opt"])
 def test_a_planted_leak_is_found(family, monkeypatch):
-    def one_segment(cu_seqlens: Tensor, tokens: int, longest: int) -> RowBounds:
+    def one_segment(cu_seqlens, tokens, longest):
         return RowBounds(torch.IntTensor([0, tokens]), tokens, tokens)
 
     monkeypatch.setattr(packed, "RowBounds", one_segment)
@@ -88,7 +86,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("family, problem", REFUSED.items())
+@pytest.mark.parametrize(("family", "problem"), REFUSED.items())
 def test_families_that_do_not_are_refused(family, problem):
     before = torch.random.get_rng_state()
     with pytest.raises(UserError, match=f"model: .*{problem}.*(Llama|llama) or"):
@@ -118,7 +116,7 @@ def test_loss_and_gradients_are_those_of_the_whole(tokens, chunk, seed, without_
         assert_close(gradient, expected_gradient)
 
 
-def assert_close(tensor: Tensor, expected: Tensor) -> None:
+def assert_close(tensor, expected):
     """Rounding is all that differs."""
     tolerance = 1e-6 * max(1.0, expected.norm().item())
     assert (tensor - expected).norm() <= tolerance
@@ -129,7 +127,7 @@ class _Largest(TorchDispatchMode):
 
     numbers = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor):
             self.numbers = max(self.numbers, result.numel())

@@ -1,23 +1,19 @@
 """`LmTrial` against a plain loop; compiled layers: rows of any length on one code, restarts."""
 
 import functools
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
-from torch import Tensor
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoModelForCausalLM
 
 from detalbert.errors import UserError
 from lm.gradients import accumulate, compile_layers
 from lm.hparams import Layout
 from lm.layout import make_mesh
 from lm.model import build_causal_model
-from lm.packed import NO_TARGET, CausalRow
-from tests.conftest import TINY_LM, configured
+from lm.packed import NO_TARGET
+from tests.conftest import TINY_LM, configured, in_soak
 from tests.engine.trials import config_file, trial_of
 from tests.fakes.encoders import broken_compiler, use_kernel
 from tests.fakes.runs import change
@@ -32,12 +28,12 @@ LENGTH = 32
 compile_layer = torch.compile
 
 
-def compile_with(backend: str | Callable | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def compile_with(backend, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(compile_layer, backend=backend))
 
 
-def windows_of(row: CausalRow, end: int) -> list[tuple[Tensor, Tensor]]:
+def windows_of(row, end):
     """Unpack a row: the tokens of each window, and the lengths of its documents' segments."""
     unpacked = []
     inputs = row["input_ids"].split(LENGTH)
@@ -51,11 +47,11 @@ def windows_of(row: CausalRow, end: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def plain_losses(
-    config: PretrainedConfig,
-    weights: dict[str, Tensor],
-    end: int,
-    steps: list[list[CausalRow]],
-) -> list[float]:
+    config,
+    weights,
+    end,
+    steps,
+):
     """The losses of a plain loop: each document alone, eager attention, torch's AdamW."""
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").train()
     model.load_state_dict(weights)
@@ -87,10 +83,9 @@ def plain_losses(
     return losses
 
 
-INDUCTOR = pytest.param("inductor", 0.5, marks=pytest.mark.soak)  # a minute
-
-
-@pytest.mark.parametrize("backend, recomputed", [(None, "none"), ("eager", 0.5), INDUCTOR])
+@pytest.mark.parametrize(
+    ("backend", "recomputed"), [(None, "none"), in_soak("eager", 0.5), in_soak("inductor", 0.5)]
+)
 def test_a_plain_loop_has_the_same_losses(backend, recomputed, cache_dir, tmp_path, monkeypatch):
     compile_with(backend, monkeypatch)
     if backend == "eager":
@@ -124,11 +119,11 @@ def test_a_plain_loop_has_the_same_losses(backend, recomputed, cache_dir, tmp_pa
     assert any((row["targets"] == NO_TARGET).any() for row in rows)  # several documents
 
 
-def run_rows(family: str, layout: Layout) -> list[int]:
+def run_rows(family, layout):
     """The graphs that were traced after the dummy rows, and after rows of other lengths."""
-    graphs: list[Any] = []
+    graphs = []
 
-    def trace(graph: torch.fx.GraphModule, _: Any) -> Callable:
+    def trace(graph, _):
         graphs.append(graph)
         return graph.forward
 
@@ -159,7 +154,7 @@ def run_rows(family: str, layout: Layout) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "family, layout, graphs", [("gpt2", Layout(), 2), ("llama", Layout(tensor=2), 3)]
+    ("family", "layout", "graphs"), [("gpt2", Layout(), 2), in_soak("llama", Layout(tensor=2), 3)]
 )
 def test_rows_of_any_length_run_on_code_that_is_compiled_once(
     family, layout, graphs, tmp_path, fork
@@ -181,7 +176,7 @@ def test_a_compiled_run_of_two_processes_goes_on_as_if_never_cut(
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config))
 
-    def run(output: Path) -> str:
+    def run(output):
         """Train into `output`, with compiled code of its own; what is logged."""
         kernels = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / f"{output.name}.kernels")}
         ended = train("--config", path, "--output-dir", output, processes=2, **kernels)

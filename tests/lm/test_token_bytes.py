@@ -13,12 +13,12 @@ END = "<|end|>"
 SPACE = "\u2581"
 
 
-def as_fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+def as_fast(tokenizer):
     tokenizer.add_special_tokens([END])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
 
 
-def byte_level() -> PreTrainedTokenizerFast:
+def byte_level():
     """As GPT-NeoX's: bytes, a merge, and two spaces as an added token."""
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
     vocabulary = {token: number for number, token in enumerate(tokens)}
@@ -29,7 +29,7 @@ def byte_level() -> PreTrainedTokenizerFast:
     return as_fast(tokenizer)
 
 
-def byte_fallback() -> PreTrainedTokenizerFast:
+def byte_fallback():
     """As Llama 2's: a sign for spaces, and bytes for what the vocabulary lacks."""
     tokens = [f"<0x{number:02X}>" for number in range(256)]
     tokens += [SPACE, "t", "h", "th", "\u00e9", f"{SPACE}t"]
@@ -51,7 +51,7 @@ def byte_fallback() -> PreTrainedTokenizerFast:
     return as_fast(tokenizer)
 
 
-def lowercase() -> PreTrainedTokenizerFast:
+def lowercase():
     """Its decoder does not give a text's bytes back."""
     tokenizer = Tokenizer(models.WordLevel({"the": 0, "?": 1}, unk_token="?"))
     tokenizer.normalizer = normalizers.Lowercase()
@@ -65,7 +65,7 @@ EXACT = {"byte level": byte_level(), "byte fallback": byte_fallback()}
 @pytest.mark.parametrize("kind", EXACT)
 @given(text=st.text(st.sampled_from("th  é€x\n"), max_size=30) | st.text(max_size=30))
 @max_examples(100)
-def test_the_tokens_of_a_text_have_its_bytes(kind: str, text: str) -> None:
+def test_the_tokens_of_a_text_have_its_bytes(kind, text):
     tokenizer = EXACT[kind]
     text = text.replace(END, "").replace(SPACE, "")
     rows = len(tokenizer) + 9  # a model may have more than the vocabulary
@@ -75,7 +75,7 @@ def test_the_tokens_of_a_text_have_its_bytes(kind: str, text: str) -> None:
     assert sizes[ids].sum() == len(text.encode())
 
 
-def test_tokens_of_a_changed_text_have_their_sources_average() -> None:
+def test_tokens_of_a_changed_text_have_their_sources_average():
     tokenizer = lowercase()
     sizes = token_bytes(tokenizer, 4, [3.5, 2.0])
     assert sizes.tolist() == [[3.5, 3.5, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0]]

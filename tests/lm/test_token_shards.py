@@ -2,18 +2,17 @@
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from detalbert.corpus.documents import DocumentKind
 from detalbert.corpus.read import Shards
 from detalbert.corpus.write import write_shards
 from detalbert.errors import UserError
 from detalbert.squad.tokenizer import named_tokenizer
 from lm.corpus import load_tokenizer
 from lm.data import LmText
+from lm.documents import DocumentKind
 from lm.hparams import LmHParams
 from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write, write_lines
 from tests.fakes.text import TOKENIZER, contexts
@@ -22,12 +21,12 @@ from tests.fakes.text import write as write_examples
 TEXTS = contexts(300)
 
 
-def read_shards(shards: Path, folder: Path) -> Shards:
+def read_shards(shards, folder):
     return Shards(str(shards), "train", documents_config("generated", folder))
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory) -> Path:
+def shards(tmp_path_factory):
     """The shards of TEXTS."""
     folder = tmp_path_factory.mktemp("made")
     return write(write_lines(folder / "a.jsonl", TEXTS), folder, shard_mib=0.01)
@@ -54,16 +53,25 @@ def test_ids_beyond_two_bytes(tmp_path):
     assert tokenizer.decode(tokens[:-1].tolist()) == "Some<65535>"
 
 
-def load_text(values: dict[str, Any], length: int) -> LmText:
+def load_text(values, length):
     return LmText.load(
         values, LmHParams(model_config={"model_type": "gpt2"}, max_seq_length=length)
     )
 
 
-def own_copy(folder: Path) -> str:
+def own_copy(folder):
     """A folder with the byte-level tokenizer."""
     byte_tokenizer().save_pretrained(folder / "same")
     return str(folder / "same")
+
+
+def test_the_mean_bytes_of_a_token_are_those_of_text(shards):
+    """The end of a document is a token, too, and has none."""
+    texts = read_back(shards, "train")
+    tokens = sum(len(byte_tokenizer()(text)["input_ids"]) for text in texts)
+    average = sum(len(text.encode()) for text in texts) / tokens
+    train = load_text({"shards": str(shards)}, 8).train
+    assert train.average_bytes() == pytest.approx([average])
 
 
 def test_shards_of_others_are_refused(shards, tmp_path):

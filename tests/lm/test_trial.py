@@ -2,8 +2,6 @@
 
 import math
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +53,7 @@ def test_scores_are_of_all_ranks_and_by_source():
 
 
 @pytest.fixture(scope="module")
-def plain(once, cache_dir) -> Path:
+def plain(once, cache_dir):
     """A folder with a run of one process, in out/, and its config."""
     config = configured(TINY_LM, cache_dir, validation_period=100)
     config["checkpoint_storage"] = KEEP_ALL
@@ -63,14 +61,14 @@ def plain(once, cache_dir) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two(once, cache_dir, train) -> Path:
+def two(once, cache_dir, train):
     """A folder with a run of two processes, in out/, and its config."""
     config = configured(TINY_LM, cache_dir, layout={"shard": 2})
     # Dropout's masks belong to a data rank: without any, other layouts compute the same.
     config["hyperparameters"]["model_config"]["attention_dropout"] = 0.0
     config["checkpoint_storage"] = KEEP_ALL
 
-    def fill(folder: Path) -> None:
+    def fill(folder):
         config_path = folder / "lm.yaml"
         config_path.write_text(yaml.safe_dump(config))
         ended = train("--config", config_path, "--output-dir", folder / "out", processes=2)
@@ -79,7 +77,7 @@ def two(once, cache_dir, train) -> Path:
     return once("two", fill)
 
 
-def back_to(output: Path, steps: int, copy: Path) -> Path:
+def back_to(output, steps, copy):
     """A copy of a run's output without the checkpoints after `steps`."""
     shutil.copytree(output, copy)
     for checkpoint_steps, folder in list_checkpoints(copy / "checkpoints"):
@@ -129,17 +127,17 @@ def test_what_is_stored_is_the_state_at_the_call(plain, tmp_path, monkeypatch):
     train_batch = ShardedController._train_batch
     save = TensorSaver.save
 
-    def train_and_count(*args: Any, **kwargs: Any) -> Any:
+    def train_and_count(*args, **kwargs):
         nonlocal trained_steps
         result = train_batch(*args, **kwargs)
         trained_steps += 1
         return result
 
-    def save_slowly(*args: Any, **kwargs: Any) -> Any:
+    def save_slowly(*args, **kwargs):
         write = save(*args, **kwargs)
         write_at = min(trained_steps + 3, 12)
 
-        def write_later() -> None:
+        def write_later():
             wait_for(lambda: trained_steps >= write_at)
             write()
 
@@ -162,7 +160,7 @@ def test_a_failed_write_ends_the_run_at_the_next_step(plain, tmp_path, capsys, m
     write_data = dcp.HuggingFaceStorageWriter.write_data
     calls = 0
 
-    def fail_at_the_second(*args: Any, **kwargs: Any) -> Any:
+    def fail_at_the_second(*args, **kwargs):
         nonlocal calls
         calls += 1
         if calls == 2:

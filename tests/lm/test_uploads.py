@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import boto3
 import pytest
@@ -13,7 +13,6 @@ import torch.distributed as dist
 from determined import core
 from determined.common import api, storage
 from determined.core import _checkpoint
-from torch import Tensor
 
 from detalbert.errors import UserError
 from detalbert.training.parts import TensorSaver, load_tensors
@@ -44,13 +43,13 @@ class Place(NamedTuple):
     ports: list[int]
 
 
-def one_inode(path: Any) -> os.stat_result:
+def one_inode(path):
     """Every folder as the first of a disk of its own: machines made from one image."""
     real = os.stat(path)
     return os.stat_result((real.st_mode, 7, 1, *real[3:]))
 
 
-def store_of(place: Place) -> UploadedParts:
+def store_of(place):
     """The checkpoints as one process sees them, on a machine of its own."""
     rank = dist.get_rank()
     _checkpoint.os = SimpleNamespace(**{**vars(os), "stat": one_inode})
@@ -83,14 +82,14 @@ def store_of(place: Place) -> UploadedParts:
     return UploadedParts(context)
 
 
-def make_job(seed: int) -> Job:
+def make_job(seed):
     """A model of which each machine has half, after a step."""
     job = Job(Layout(shard=2), seed, tied=False)
     job.step(0)
     return job
 
 
-def save(place: Place) -> dict[str, Tensor]:
+def save(place):
     """What both machines together have stored."""
     store = store_of(place)
     job = make_job(seed=1)
@@ -103,7 +102,7 @@ def save(place: Place) -> dict[str, Tensor]:
     return job.state()
 
 
-def restore(place: Place, name: str) -> dict[str, Tensor]:
+def restore(place, name):
     """What both machines together have of a checkpoint; they refuse a damaged one."""
     store = store_of(place)
     job = make_job(seed=2)

@@ -3,16 +3,13 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 from detalbert.corpus.vocabulary import train_byte_bpe
 from detalbert.engine.trial import StepTrial
@@ -52,7 +49,7 @@ MODELS = {
 IDS = torch.arange(60)[None] * 37 % 257
 
 
-def save(folder: Path) -> dict[str, dict[str, Tensor]]:
+def save(folder):
     """A checkpoint of each model, as train.py fills the folder; rank 0 returns all weights."""
     tokenizer = train_byte_bpe(["the ship"], 257)
     rank = dist.get_rank()
@@ -64,7 +61,7 @@ def save(folder: Path) -> dict[str, dict[str, Tensor]]:
         checkpoint.mkdir(exist_ok=True)
         TensorSaver().save(checkpoint, model, optimizer)()
         if rank == 0:
-            trial: Any = SimpleNamespace(model=model, data=SimpleNamespace(tokenizer=tokenizer))
+            trial = SimpleNamespace(model=model, data=SimpleNamespace(tokenizer=tokenizer))
             StepTrial.on_checkpoint_write_end(trial, str(checkpoint))
             (checkpoint / "metadata.json").write_text('{"steps_completed": 9}')
             write_manifest(checkpoint, {"steps": 9})
@@ -73,13 +70,13 @@ def save(folder: Path) -> dict[str, dict[str, Tensor]]:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> tuple[Path, dict[str, dict[str, Tensor]]]:
+def saved(tmp_path_factory):
     """The folder of the checkpoints, and the weights of each."""
     folder = tmp_path_factory.mktemp("saved")
     return folder, start(save, 4, folder, folder)[0]
 
 
-def load_with_transformers(folder: Path) -> PreTrainedModel:
+def load_with_transformers(folder):
     """Every weight is there, and every one is used."""
     model, loading_info = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager", output_loading_info=True
@@ -145,12 +142,12 @@ def test_what_lies_in_the_folder(saved, tmp_path):
     assert "trained for 9 optimizer steps" in card
 
 
-def refused(problem: str, function: Callable, *args: Any) -> None:
+def refused(problem, function, *args):
     with pytest.raises(UserError, match=problem):
         function(*args)
 
 
-def shorten(path: Path) -> None:
+def shorten(path):
     os.truncate(path, path.stat().st_size - 9)
 
 

@@ -4,7 +4,6 @@ refused."""
 import json
 import math
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ LENGTH = 32  # of the run's windows
 UUID = "aaaaaaaa-1111-2222-3333-444444444444"
 
 
-def test_an_export_scores_as_the_validation_of_its_run(lm_run: Path, tmp_path: Path) -> None:
+def test_an_export_scores_as_the_validation_of_its_run(lm_run, tmp_path):
     folder = tmp_path / "exported"
     assert predict.main(["--model", str(lm_run), "--export", str(folder)]) == 0
     config = yaml.safe_load((lm_run / "config.yaml").read_text())
@@ -47,9 +46,7 @@ def test_an_export_scores_as_the_validation_of_its_run(lm_run: Path, tmp_path: P
     assert best["bits_per_byte"] == pytest.approx(bits_per_byte, rel=1e-3)
 
 
-def test_a_checkpoint_of_a_cluster_is_exported_as_one_of_a_folder(
-    lm_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_of_a_cluster_is_exported_as_one_of_a_folder(lm_run, tmp_path, monkeypatch):
     """The same weights and settings as from the folder of the run."""
     checkpoint = tmp_path / "storage" / UUID
     shutil.copytree(newest(lm_run), checkpoint)
@@ -81,7 +78,7 @@ def test_a_checkpoint_of_a_cluster_is_exported_as_one_of_a_folder(
     assert settings["steps"] == scores["steps"]
 
 
-def test_what_is_refused(lm_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(lm_run, tmp_path, capsys):
     command = ["--export", tmp_path / "out"]
     refused(["--model", lm_run, "--threshold", "1", *command], "--threshold: ", capsys)
     damaged = shutil.copytree(newest(lm_run), tmp_path / "damaged")

@@ -1,8 +1,5 @@
 """Encoders of other families end to end: ranks, cuts, export, fine-tuning from the result."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 import yaml
@@ -10,7 +7,7 @@ from transformers import AutoModelForMaskedLM, pipeline
 
 import predict
 from detalbert.engine.safe_load import read_weights
-from tests.conftest import TINY_PRETRAINING, Train, configured, settings
+from tests.conftest import TINY_PRETRAINING, configured, in_soak, settings
 from tests.fakes.masked import FAMILIES, make_tokenizer
 from tests.fakes.runs import cut_and_go_on, metrics, newest, run
 from tests.same_bits import differences
@@ -18,7 +15,7 @@ from tests.same_bits import differences
 PACKED_AND_PADDED = ["modernbert", "deberta-v2"]
 
 
-def config_of(family: str, folder: Path, cache_dir: Path, **hparams: Any) -> Path:
+def config_of(family, folder, cache_dir, **hparams):
     """Write a config that pretrains the family from random weights, with its own tokenizer."""
     tokenizer = folder / "tokenizer"
     make_tokenizer(FAMILIES[family].tokenizer).save_pretrained(tokenizer)
@@ -30,14 +27,13 @@ def config_of(family: str, folder: Path, cache_dir: Path, **hparams: Any) -> Pat
     return path
 
 
-def weights_of(out: Path) -> dict[str, torch.Tensor]:
+def weights_of(out):
     return read_weights(newest(out) / "state_dict.pth")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("family", PACKED_AND_PADDED)
-def test_two_ranks_compute_what_one_does(
-    family: str, tmp_path: Path, cache_dir: Path, train: Train
-) -> None:
+def test_two_ranks_compute_what_one_does(family, tmp_path, cache_dir, train):
     """In other micro-batches: the loss is a mean over the masked tokens of the global batch."""
     keys = {name: 0.0 for name in FAMILIES[family].keys if "dropout" in name}
     shape = FAMILIES[family].keys | keys
@@ -55,23 +51,21 @@ def test_two_ranks_compute_what_one_does(
 
 
 @pytest.mark.parametrize("family", PACKED_AND_PADDED)
-def test_a_cut_run_ends_in_the_uncut_bits(
-    family: str, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cut_run_ends_in_the_uncut_bits(family, tmp_path, cache_dir, monkeypatch):
     config = config_of(family, tmp_path, cache_dir, reporting_period=1, num_workers=0)
     assert run(config, tmp_path / "uncut") == 0
     cut_and_go_on(config, tmp_path / "cut", monkeypatch, at=5)
     assert differences(tmp_path / "uncut", tmp_path / "cut") == []
 
 
-@pytest.mark.parametrize("family", ["modernbert", "mpnet"])
+@pytest.mark.parametrize("family", ["modernbert", in_soak("mpnet")])
 def test_export_fill_mask_and_fine_tuning(
-    family: str,
-    tmp_path: Path,
-    cache_dir: Path,
-    tiny_config: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    family,
+    tmp_path,
+    cache_dir,
+    tiny_config,
+    capsys,
+):
     config = config_of(family, tmp_path, cache_dir)
     assert run(config, tmp_path / "out") == 0
     assert "masked_lm" not in capsys.readouterr().err
@@ -81,7 +75,8 @@ def test_export_fill_mask_and_fine_tuning(
 
     # The export is the model, for every class of the family.
     model, info = AutoModelForMaskedLM.from_pretrained(encoder, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
     for name, weight in weights_of(tmp_path / "out").items():
         assert torch.equal(model.state_dict()[name], weight)
     assert model.config.architectures == [type(model).__name__]

@@ -1,8 +1,6 @@
 """Masked language models of any family beside transformers' own; words, layouts, refusals."""
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from detalbert.engine.rows import pack_rows
 from detalbert.errors import UserError
 from pretrain.encoders import build_encoder
 from pretrain.examples import PretrainExamples
-from pretrain.hparams import PretrainHParams, parse_pretrain_hparams
+from pretrain.hparams import parse_pretrain_hparams
 from pretrain.masking import read_vocabulary
 from pretrain.objectives import label_losses, read_pretraining, score_row
 from tests.fakes.masked import FAMILIES, make_tokenizer
@@ -30,7 +28,7 @@ CPU = torch.device("cpu")
 WINDOWS = 12
 
 
-def hparams_of(family: str, **keys: Any) -> PretrainHParams:
+def hparams_of(family, **keys):
     values = {
         "model_config": copy.deepcopy(FAMILIES[family].keys),
         "max_seq_length": LENGTH,
@@ -41,7 +39,7 @@ def hparams_of(family: str, **keys: Any) -> PretrainHParams:
     return parse_pretrain_hparams(values)
 
 
-def examples_of(family: str, folder: Path) -> PretrainExamples:
+def examples_of(family, folder):
     """Return examples of made-up text by the family's tokenizer."""
     tokenizer = make_tokenizer(FAMILIES[family].tokenizer)
     config = text_config("generated", folder, validation_fraction=0.0)
@@ -52,7 +50,7 @@ def examples_of(family: str, folder: Path) -> PretrainExamples:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-def test_loss_gradients_and_accuracy_are_the_librarys(name: str, tmp_path: Path) -> None:
+def test_loss_gradients_and_accuracy_are_the_librarys(name, tmp_path):
     """Of windows of several lengths, padded as transformers has them, with its own loss."""
     family = FAMILIES[name]
     examples = examples_of(name, tmp_path)
@@ -105,7 +103,7 @@ TEXT = "The harbour of Zanto was closed. Ships waited, and nobody unloaded the s
 
 
 @pytest.mark.parametrize("kind", ["roberta", "bert", "xlm"])
-def test_a_window_has_the_tokens_of_its_text(kind: str, tmp_path: Path) -> None:
+def test_a_window_has_the_tokens_of_its_text(kind, tmp_path):
     """A sentence is encoded with the space before it, where a token holds it."""
     path = tmp_path / "text.txt"
     path.write_text(f"{TEXT}\n{TEXT.upper()}\n")
@@ -120,7 +118,7 @@ def test_a_window_has_the_tokens_of_its_text(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["roberta", "bert"])
-def test_windows_are_laid_out_as_the_tokenizer_does(family: str, tmp_path: Path) -> None:
+def test_windows_are_laid_out_as_the_tokenizer_does(family, tmp_path):
     """One segment, and, for an ALBERT with this tokenizer, pairs; none is too long."""
     tokenizer = make_tokenizer(family)
     examples = examples_of(family, tmp_path)
@@ -147,14 +145,14 @@ def test_windows_are_laid_out_as_the_tokenizer_does(family: str, tmp_path: Path)
             assert layout.ids == ids.tolist()
 
 
-def _runs(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _runs(mask):
     """Return the first place and the length of each run of True."""
     edges = np.diff(mask.astype(int), prepend=0, append=0)
     begins = np.flatnonzero(edges == 1)
     return begins, np.flatnonzero(edges == -1) - begins
 
 
-def test_weights_that_lack_a_layer_are_refused_and_a_head_is_drawn(tmp_path: Path) -> None:
+def test_weights_that_lack_a_layer_are_refused_and_a_head_is_drawn(tmp_path):
     tokenizer = make_tokenizer("bert")
     model = build_encoder(hparams_of("bert"), tokenizer)
     weights = model.state_dict()
@@ -178,7 +176,7 @@ def test_weights_that_lack_a_layer_are_refused_and_a_head_is_drawn(tmp_path: Pat
         build_encoder(named, tokenizer)
 
 
-def _encoding(tokenizer: Any, ids: np.ndarray) -> Any:
+def _encoding(tokenizer, ids):
     """Return ids as an encoding of tokenizers, which has no way to make one but from words."""
     backend = Tokenizer(WordLevel({str(number): number for number in range(len(tokenizer))}))
     return backend.encode([str(number) for number in ids], is_pretokenized=True)

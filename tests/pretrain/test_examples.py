@@ -2,19 +2,16 @@
 
 import itertools
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from detalbert.squad.tokenizer import named_tokenizer
-from pretrain.examples import NO_LABEL, ExampleOrder, PretrainExamples
-from pretrain.masking import Vocabulary
+from pretrain.examples import NO_LABEL, ExampleOrder
 from tests.fakes.text import TOKENIZER, contexts, make_examples, read_examples, text_config, write
 
 
-def assert_of_document(example: dict[str, Any], tokens: np.ndarray, vocabulary: Vocabulary) -> None:
+def assert_of_document(example, tokens, vocabulary):
     """Assert that an example shows all of `tokens`, in order, in two segments at most."""
     special_ids = [*vocabulary.prefix, *vocabulary.suffix]
     assert not np.isin(example["mlm_labels"], special_ids).any()
@@ -35,10 +32,10 @@ def assert_of_document(example: dict[str, Any], tokens: np.ndarray, vocabulary: 
         assert len(second)
 
 
-def test_examples_keep_to_their_document(tmp_path: Path) -> None:
+def test_examples_keep_to_their_document(tmp_path):
     examples = make_examples(tmp_path)
     tokenizer = named_tokenizer(TOKENIZER)
-    labels: Counter = Counter()
+    labels = Counter()
     masked_tokens = total_tokens = 0
     for epoch, number in itertools.product(range(3), range(len(examples.corpus.table))):
         example = examples.make(epoch, number)
@@ -57,7 +54,7 @@ def test_examples_keep_to_their_document(tmp_path: Path) -> None:
     assert 0.12 < masked_tokens / total_tokens <= 0.16
 
 
-def test_without_sentence_order_an_example_is_one_segment(tmp_path: Path) -> None:
+def test_without_sentence_order_an_example_is_one_segment(tmp_path):
     examples = make_examples(tmp_path, sentence_order=False)
     example = examples.make(0, 0)
     assert example["sop_labels"] == NO_LABEL
@@ -67,7 +64,7 @@ def test_without_sentence_order_an_example_is_one_segment(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def sharded(tmp_path: Path) -> PretrainExamples:
+def sharded(tmp_path):
     """Examples of a corpus of many small shards."""
     text = tmp_path / "a.txt"
     text.write_text("\n".join(contexts(1200)))
@@ -75,7 +72,7 @@ def sharded(tmp_path: Path) -> PretrainExamples:
     return read_examples(folder, text_config(text, tmp_path))
 
 
-def test_an_epoch_sees_every_example_once_at_every_slot_count(sharded: PretrainExamples) -> None:
+def test_an_epoch_sees_every_example_once_at_every_slot_count(sharded):
     count = len(sharded.lengths)
     steps = {}
     for slots in (1, 4):

@@ -3,9 +3,8 @@
 import contextlib
 import itertools
 import shutil
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from tests.older import ids_and_outputs
 
 
 @pytest.fixture(scope="session")
-def encoder_run(once: Any, cache_dir: Path) -> Path:
+def encoder_run(once, cache_dir):
     """Return the output directory of a pretraining."""
     values = configured(TINY_PRETRAINING, cache_dir, span_fraction=0.3)
     return once("encoder", lambda folder: train_into(folder, values)) / "out"
@@ -40,12 +39,12 @@ class Exported(NamedTuple):
     folder: Path
 
     @property
-    def has_all_heads(self) -> bool:
+    def has_all_heads(self):
         return self.way != "masked tokens alone"
 
 
 @pytest.fixture(params=WAYS)
-def exported(request, encoder_run, tmp_path, cache_dir, monkeypatch) -> Exported:
+def exported(request, encoder_run, tmp_path, cache_dir, monkeypatch):
     run = model = encoder_run
     if request.param == "masked tokens alone":
         train_into(tmp_path, configured(TINY_PRETRAINING, cache_dir, sentence_order=False))
@@ -63,7 +62,7 @@ def exported(request, encoder_run, tmp_path, cache_dir, monkeypatch) -> Exported
 
 
 @contextlib.contextmanager
-def master_with(run: Path, storage: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def master_with(run, storage, monkeypatch):
     """Log in to a master whose trial 7 has the run's newest checkpoint."""
     checkpoint = Path(shutil.copytree(newest(run), storage / UUID))
     stored = Stored(UUID, checkpoint, f1=0.0, ended=1, scores=metrics(run)["last"])
@@ -101,11 +100,11 @@ def test_transformers_gives_the_trials_logits(exported, tmp_path, cache_dir):
     assert float(mlm.abs().max()) > 0.01
 
 
-def window(row: Any, begin: int, end: int) -> dict[str, torch.Tensor]:
+def window(row, begin, end):
     return {name: row[name][None, begin:end] for name in ("input_ids", "token_type_ids")}
 
 
-def load(name: str, folder: Path, missing: Iterable[str] = ()) -> Any:
+def load(name, folder, missing=()):
     """Return an Auto class's model, which has weights for all but `missing`."""
     auto_class = getattr(transformers, f"AutoModelFor{name}" if name else "AutoModel")
     model, info = auto_class.from_pretrained(folder, output_loading_info=True)
@@ -130,14 +129,6 @@ def test_transformers_4_gives_the_same_logits(encoder_run, tmp_path):
 
 QUESTION = "--question a --context b"
 EXPORT_FIRST = "{} is a language model; export it first: python predict.py --model {} "
-COMMANDS = [
-    ("encoder", QUESTION, "--question: {} is a pretrained encoder; give --export, or fine-tune"),
-    ("encoder", "--data x", "python train.py --config CONFIG --set hyperparameters.model={}"),
-    ("encoder", "--serve", "--serve: {} is a pretrained encoder; give --export, or"),
-    ("encoder", "--export x --threshold 3", "--threshold: "),
-    ("lm", QUESTION, "--question: {} is a language model; give --export DIR, then"),
-    ("lm", "--serve", "then serve DIR with `transformers serve` or vLLM"),
-]
 STARTS = [
     ("lm", TINY_LM, EXPORT_FIRST),
     ("lm", TINY, EXPORT_FIRST),
@@ -148,7 +139,7 @@ STARTS = [
 
 
 @pytest.fixture
-def trained(run, encoder_run, local_run, lm_run) -> Path:
+def trained(run, encoder_run, local_run, lm_run):
     return {"encoder": encoder_run, "lm": lm_run, "squad": local_run.path}[run]
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from pretrain.examples import NO_LABEL
 from pretrain.masking import choose_tokens, corrupt, find_words
-from pretrain.spans import Cloze, make_cloze
+from pretrain.spans import make_cloze
 from tests.conftest import max_examples
 from tests.fakes.text import VOCABULARY, make_examples
 
@@ -21,9 +20,7 @@ segments = st.lists(segment, min_size=1, max_size=2)
 
 @given(segments, st.integers(0, 2**32), st.floats(0.01, 0.9), st.integers(1, 4))
 @max_examples(300)
-def test_whole_words_within_the_rate(
-    segments: list[np.ndarray], seed: int, fraction: float, max_ngram: int
-) -> None:
+def test_whole_words_within_the_rate(segments, seed, fraction, max_ngram):
     words = find_words(segments, VOCABULARY)
     begins, ends, owners = words
     total = sum(len(segment) for segment in segments)
@@ -48,7 +45,7 @@ def test_whole_words_within_the_rate(
     assert np.array_equal(masked, masked_again)
 
 
-def test_of_masked_tokens_80_10_10_percent_are_masks_random_and_unchanged() -> None:
+def test_of_masked_tokens_80_10_10_percent_are_masks_random_and_unchanged():
     ids = np.full(50_000, 7)
 
     inputs = corrupt(ids, VOCABULARY, np.random.default_rng(0))
@@ -64,9 +61,7 @@ sentence = st.lists(st.integers(5, 24), min_size=1, max_size=40).map(np.array)
 
 
 @given(st.lists(sentence, min_size=2, max_size=8), st.integers(0, 2**32))
-def test_an_exercise_is_of_one_sentence_of_the_window(
-    sentences: list[np.ndarray], seed: int
-) -> None:
+def test_an_exercise_is_of_one_sentence_of_the_window(sentences, seed):
     tokens = np.concatenate(sentences)
     sizes = np.array([len(sentence) for sentence in sentences])
 
@@ -84,9 +79,7 @@ def test_an_exercise_is_of_one_sentence_of_the_window(
         assert_answerable(cloze, query, sentences)
 
 
-def assert_unanswerable(
-    passage: np.ndarray, query: np.ndarray, sentences: list[np.ndarray]
-) -> None:
+def assert_unanswerable(passage, query, sentences):
     """Assert that the passage lacks a whole sentence, the one of the query."""
     asked_sentences = []
     for number, sentence in enumerate(sentences):
@@ -96,7 +89,7 @@ def assert_unanswerable(
     assert any(is_part_of(query, sentence) for sentence in asked_sentences)
 
 
-def assert_answerable(cloze: Cloze, query: np.ndarray, sentences: list[np.ndarray]) -> None:
+def assert_answerable(cloze, query, sentences):
     """Assert that the answer is within one sentence, the rest of which the query is made of."""
     tokens = np.concatenate(sentences)
     assert len(cloze.query) + len(cloze.passage) == len(tokens)
@@ -125,15 +118,15 @@ def assert_answerable(cloze: Cloze, query: np.ndarray, sentences: list[np.ndarra
     assert any(fits)
 
 
-def is_part_of(tokens: np.ndarray, others: np.ndarray) -> bool:
+def is_part_of(tokens, others):
     """Return whether `others` has every token at least as often."""
     return Counter(tokens.tolist()) <= Counter(others.tolist())
 
 
-def test_exercises_hide_nothing_and_point_at_their_answer(tmp_path: Path) -> None:
+def test_exercises_hide_nothing_and_point_at_their_answer(tmp_path):
     examples = make_examples(tmp_path, text="generated", span_fraction=0.5)
     vocabulary = examples.vocabulary
-    kinds: Counter = Counter()
+    kinds = Counter()
     for epoch, number in itertools.product(range(4), range(200)):
         example = examples.make(epoch, number)
         first = example["start_positions"]

@@ -11,33 +11,30 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AlbertForPreTraining, AlbertForQuestionAnswering
 
-from detalbert.engine.forward import Forward
 from detalbert.engine.rows import pack_rows
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.encoders import build_encoder
-from pretrain.examples import NO_LABEL, PretrainExamples
+from pretrain.examples import NO_LABEL
 from pretrain.objectives import label_losses, score_row
 from pretrain.trial import ScoreReducer
 from tests.fakes.text import TOKENIZER, make_examples, make_forward, tickets, tiny
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> PretrainExamples:
+def examples(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     return make_examples(folder, text="generated", span_fraction=0.5)
 
 
 @pytest.fixture(scope="module")
-def run() -> Forward:
+def run():
     return make_forward(span_fraction=0.5)
 
 
 Example = dict[str, Any]  # as `PretrainExamples.make` returns it
 
 
-def library_loss(
-    run: Forward, kind: Any, examples: list[Example], **labels: torch.Tensor
-) -> torch.Tensor:
+def library_loss(run, kind, examples, **labels):
     """Return transformers' loss of these examples, padded to one length; the model's weights."""
     config = copy.deepcopy(run.model.config)  # the library writes the attention's name into it
     library = kind._from_config(config, attn_implementation="eager")
@@ -53,7 +50,7 @@ def library_loss(
     return output.loss
 
 
-def token_labels(examples: list[Example]) -> torch.Tensor:
+def token_labels(examples):
     """Return labels as transformers takes them: -100 where no token is masked, and for padding."""
     columns = []
     for example in examples:
@@ -64,9 +61,7 @@ def token_labels(examples: list[Example]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("multiple", [1, 64])
-def test_the_loss_is_the_librarys(
-    multiple: int, run: Forward, examples: PretrainExamples, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loss_is_the_librarys(multiple, run, examples, monkeypatch):
     monkeypatch.setattr(run, "multiple", multiple)  # with a padding window, as compiled layers have
     (row,) = pack_rows(examples, tickets(12), 4096)
     unpacked = [examples.make(0, number) for number in range(12)]
@@ -106,7 +101,7 @@ def test_the_loss_is_the_librarys(
         torch.testing.assert_close(span_losses[number], expected, rtol=0, atol=1e-5)
 
 
-def test_scores_sum_the_losses(run: Forward, examples: PretrainExamples) -> None:
+def test_scores_sum_the_losses(run, examples):
     (row,) = pack_rows(examples, tickets(12), 4096)
     with torch.no_grad():
         logits = run(row)
@@ -117,7 +112,7 @@ def test_scores_sum_the_losses(run: Forward, examples: PretrainExamples) -> None
     assert sums[:, 0].tolist() == pytest.approx(losses, rel=1e-5)
 
 
-def test_scores_count_correct_predictions(run: Forward, examples: PretrainExamples) -> None:
+def test_scores_count_correct_predictions(run, examples):
     (row,) = pack_rows(examples, tickets(12), 4096)
     vocab_size = run.model.config.vocab_size
 
@@ -143,7 +138,7 @@ def test_scores_count_correct_predictions(run: Forward, examples: PretrainExampl
     assert sums[2, 0] < 1e-3
 
     # All windows are of the first source.
-    two_sources: Any = SimpleNamespace(names=["a", "none"], sources=[0], shard_of=lambda number: 0)
+    two_sources = SimpleNamespace(names=["a", "none"], sources=[0], shard_of=lambda number: 0)
     reducer = ScoreReducer(two_sources)
     reducer.reset()
     reducer.update(row, sums)
@@ -153,7 +148,7 @@ def test_scores_count_correct_predictions(run: Forward, examples: PretrainExampl
     assert "mlm_accuracy_none" not in scores
 
     # One source has no scores of its own.
-    one_source: Any = SimpleNamespace(names=["a"], sources=[0], shard_of=lambda number: 0)
+    one_source = SimpleNamespace(names=["a"], sources=[0], shard_of=lambda number: 0)
     reducer = ScoreReducer(one_source)
     reducer.reset()
     reducer.update(row, sums)
@@ -164,7 +159,7 @@ def test_scores_count_correct_predictions(run: Forward, examples: PretrainExampl
     assert score_row(row, mlm, sop, spans)[2, 1] == has_span.sum() - 1
 
 
-def test_without_sentence_order_its_head_is_frozen() -> None:
+def test_without_sentence_order_its_head_is_frozen():
     model = build_encoder(tiny(sentence_order=False), named_tokenizer(TOKENIZER))
     frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
     assert {name.split(".")[0] for name in frozen} == {"albert", "sop_classifier"}

@@ -1,8 +1,6 @@
 """The instance metadata service of tests that watch for notices; a run to damage."""
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,7 @@ ADVICE = '{"noticeTime": "2026-01-01T00:00:00Z"}'
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
+def service(monkeypatch):
     with MetadataServer() as server:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
         monkeypatch.setattr(spot, "TIMEOUT", 60)  # this server shares a busy machine
@@ -22,5 +20,5 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
 
 
 @pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
+def copied(finished, tmp_path):
     return shutil.copytree(finished / "out", tmp_path / "out")

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +18,6 @@ from tests.conftest import SOAK, settings
 from tests.fakes.damage import flip, rewrite
 from tests.fakes.runs import metrics, newest, run, steps_of
 
-Log = pytest.LogCaptureFixture
-
 
 class Checkpoints(NamedTuple):
     """Those of a finished run, which may be damaged."""
@@ -32,35 +29,35 @@ class Checkpoints(NamedTuple):
 
 
 @pytest.fixture
-def checkpoints(copied: Path) -> Checkpoints:
+def checkpoints(copied):
     folder = copied / "checkpoints"
     paths = [path for _, path in list_checkpoints(folder)]
     return Checkpoints(folder, last=paths[-1], before_last=paths[-2], all=paths)
 
 
-def truncate(checkpoint: Path) -> None:
+def truncate(checkpoint):
     os.truncate(checkpoint / "state_dict.pth", 100)
 
 
-def flip_one_bit(checkpoint: Path) -> None:
+def flip_one_bit(checkpoint):
     flip(checkpoint / "state_dict.pth", random.Random(0))
 
 
-def remove_file(checkpoint: Path) -> None:
+def remove_file(checkpoint):
     (checkpoint / "trial_state.pkl").unlink()
 
 
-def name_another_step(checkpoint: Path) -> None:
+def name_another_step(checkpoint):
     rewrite(checkpoint, steps=10)
 
 
-def change_settings(checkpoint: Path) -> None:
+def change_settings(checkpoint):
     manifest = read_manifest(checkpoint)
     manifest["run"]["hyperparameters.seed"] = 7
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
-def truncate_manifest(checkpoint: Path) -> None:
+def truncate_manifest(checkpoint):
     os.truncate(checkpoint / "manifest.json", 60)
 
 
@@ -75,23 +72,21 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over(
-    damage: Callable[[Path], None], checkpoints: Checkpoints, caplog: Log
-) -> None:
+def test_a_damaged_checkpoint_is_passed_over(damage, checkpoints, caplog):
     damage(checkpoints.last)
     assert newest_complete(checkpoints.folder) == checkpoints.before_last
     assert "is damaged" in caplog.text
     assert checkpoints.last.name in caplog.text
 
 
-def test_without_any_other_a_damaged_checkpoint_is_an_error(checkpoints: Checkpoints) -> None:
+def test_without_any_other_a_damaged_checkpoint_is_an_error(checkpoints):
     for path in checkpoints.all:
         truncate(path)
     with pytest.raises(UserError, match="all 3 checkpoints are damaged; .*--resume never"):
         newest_complete(checkpoints.folder)
 
 
-def test_a_flipped_bit_of_a_manifest_is_damage(checkpoints: Checkpoints, caplog: Log) -> None:
+def test_a_flipped_bit_of_a_manifest_is_damage(checkpoints, caplog):
     """Never another step, seed or score."""
     path = checkpoints.last / "manifest.json"
     content = path.read_bytes()
@@ -107,7 +102,7 @@ def test_a_flipped_bit_of_a_manifest_is_damage(checkpoints: Checkpoints, caplog:
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "../outside", "link", "code"])
-def test_a_manifest_names_files_of_its_folder(name: str, checkpoints: Checkpoints) -> None:
+def test_a_manifest_names_files_of_its_folder(name, checkpoints):
     checkpoint = checkpoints.last
     outside = checkpoint.parent / "outside"
     outside.touch()
@@ -120,9 +115,7 @@ def test_a_manifest_names_files_of_its_folder(name: str, checkpoints: Checkpoint
     assert find_fault(checkpoint) == f"{name} is not as it was written"
 
 
-def test_lost_predictions_are_those_of_the_best_checkpoint(
-    finished: Path, copied: Path, tmp_path: Path
-) -> None:
+def test_lost_predictions_are_those_of_the_best_checkpoint(finished, copied, tmp_path):
     """In the run's folder, and in another one that goes on from its checkpoint."""
     names = ("predictions.json", "null_odds.json", "spans.json")
     for name in names:
@@ -134,7 +127,7 @@ def test_lost_predictions_are_those_of_the_best_checkpoint(
             assert (output / name).read_bytes() == (finished / "out" / name).read_bytes()
 
 
-def test_predictions_are_gone_if_those_of_the_best_are_lost(finished: Path, copied: Path) -> None:
+def test_predictions_are_gone_if_those_of_the_best_are_lost(finished, copied):
     """Never those of another validation, nor damaged ones."""
     best = metrics(copied)["best"]["steps"]
     spans = json.loads((copied / "spans.json").read_text())
@@ -146,7 +139,7 @@ def test_predictions_are_gone_if_those_of_the_best_are_lost(finished: Path, copi
     assert not (copied / "predictions.json").exists()
 
 
-def test_pruning_keeps_the_latest_and_the_best(finished: Path, tmp_path: Path) -> None:
+def test_pruning_keeps_the_latest_and_the_best(finished, tmp_path):
     output = tmp_path / "out"
     options = ["--set", "checkpoint_storage={}"]
     options += settings(checkpoint_period=2, validation_period=4)

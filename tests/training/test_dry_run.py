@@ -1,8 +1,6 @@
 """`train.py --dry-run`: it says what a start would do, finds its mistakes, and leaves nothing."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,22 +13,20 @@ WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING, "language mod
 NAMES = "train validation model device batch steps output".split()
 
 
-def files(folder: Path) -> dict[str, int]:
+def files(folder):
     """When each file was last changed, but for the stamps of checked files."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): path.stat().st_mtime_ns for path in paths if ".checked" not in path.name}
 
 
-def lines_of(shown: str) -> dict[str, str]:
+def lines_of(shown):
     """The named lines of the log."""
     found = re.findall(r"^INFO: (\S+) +(.*)$", shown, re.MULTILINE)
     return {name: text for name, text in found if name in NAMES}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_it_says_what_a_start_would_do_and_leaves_nothing(
-    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_what_a_start_would_do_and_leaves_nothing(workload, tmp_path, capsys):
     cache = tmp_path / "cache"
     config = config_file(tmp_path, WORKLOADS[workload], cache)
 
@@ -43,9 +39,7 @@ def test_it_says_what_a_start_would_do_and_leaves_nothing(
     assert lines["output"] == str(tmp_path / "out")
 
 
-def test_it_reads_the_windows_that_are_there_and_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_reads_the_windows_that_are_there_and_the_run(tmp_path, capsys):
     config = config_file(tmp_path, TINY, tmp_path / "cache")
     assert run(config, tmp_path / "out") == 0
     steps = TINY["hyperparameters"]["max_steps"]
@@ -61,10 +55,10 @@ def test_it_reads_the_windows_that_are_there_and_the_run(
     assert {path: when for path, when in after.items() if before.get(path) != when} == {}
 
 
-def test_mistakes_are_those_of_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_those_of_a_start(tmp_path, capsys):
     """A key, data, a window that is too long, another run's folder, somebody's file."""
 
-    def check(config: Path, output: Path, *more: Any) -> None:
+    def check(config, output, *more):
         expected = refusal(capsys, config, output, *more)
         assert refusal(capsys, config, output, *more, "--dry-run") == expected
 

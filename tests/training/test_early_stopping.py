@@ -1,30 +1,26 @@
 """Early stopping: where a run ends, after cuts too, and what it says."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
-from tests.conftest import TINY, TINY_LM, configured, settings
+from tests.conftest import TINY, TINY_LM, configured, in_soak, settings
 from tests.fakes.runs import cut_and_go_on, metrics, refusal, run, steps_of
 from tests.same_bits import differences
 
-Capture = pytest.CaptureFixture[str]
 # By a key of `data:`. Numbers of the validation set alone, so no validation is better than the
 # first one.
 CONSTANT = {"train": "total", "documents": "baseline_bits_per_byte"}
 
 
-def metric_of(base: dict[str, Any]) -> str:
+def metric_of(base):
     return next(metric for key, metric in CONSTANT.items() if key in base["data"])
 
 
-def ended_line(metric: str) -> str:
+def ended_line(metric):
     return f"stopped early: no better {metric} in 2 validations; the run is complete"
 
 
-def config_of(base: dict[str, Any], folder: Path, cache_dir: Path, **hparams: Any) -> Path:
+def config_of(base, folder, cache_dir, **hparams):
     config = configured(
         base,
         cache_dir,
@@ -44,14 +40,14 @@ def config_of(base: dict[str, Any], folder: Path, cache_dir: Path, **hparams: An
     return path
 
 
-@pytest.mark.parametrize("base", [TINY, TINY_LM], ids=["qa", "lm"])
+@pytest.mark.parametrize("base", [TINY, in_soak(TINY_LM)], ids=["qa", "lm"])
 def test_a_cut_run_stops_where_an_uncut_one_does(
-    base: dict[str, Any],
-    tmp_path: Path,
-    cache_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-) -> None:
+    base,
+    tmp_path,
+    cache_dir,
+    monkeypatch,
+    capsys,
+):
     """Cut after the second validation, which is no better; then told to go on; then complete."""
     config = config_of(base, tmp_path, cache_dir, early_stopping=2)
     ended = ended_line(metric_of(base))
@@ -77,7 +73,7 @@ def test_a_cut_run_stops_where_an_uncut_one_does(
     assert metrics(cut)["last"]["steps"] == 8
 
 
-def test_a_patience_longer_than_the_run(tmp_path: Path, cache_dir: Path, capsys: Capture) -> None:
+def test_a_patience_longer_than_the_run(tmp_path, cache_dir, capsys):
     config = config_of(TINY, tmp_path, cache_dir)
     error = refusal(capsys, config, tmp_path / "out", *settings(early_stopping=6))
     assert "hyperparameters.early_stopping: 6 val" in error

@@ -6,10 +6,8 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -22,44 +20,42 @@ from tests.conftest import settings
 from tests.fakes.runs import at_report, refusal, run
 from tests.same_bits import differences
 
-Plant = Callable[[pytest.MonkeyPatch, Path], None]
 
-
-def full(*_: Any, **__: Any) -> Any:
+def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def no_room_for(name: str) -> Plant:
+def no_room_for(name):
     """The disk is full when the file or folder `name` is to appear."""
 
-    def replace(one: Any, other: Any, replace: Callable = os.replace) -> None:
+    def replace(one, other, replace=os.replace):
         return full() if Path(other).name == name else replace(one, other)
 
     return lambda patch, _: patch.setattr(files.os, "replace", replace)
 
 
-def at_step_6(do: Callable[[Path], Any]) -> Plant:
+def at_step_6(do):
     return lambda patch, output: at_report(patch, 6, lambda: do(output))
 
 
-def killed_while_reducing(patch: pytest.MonkeyPatch, _: Path) -> None:
+def killed_while_reducing(patch, _):
     """The signal of a process's death arrives anywhere, here in what Determined calls."""
 
-    def reduce(*_: Any) -> Any:
+    def reduce(*_):
         multiprocessing.active_children()[0].kill()
         time.sleep(60)
 
     patch.setattr(AnswerReducer, "cross_slot_reduce", reduce)
 
 
-def no_room_for_weights(patch: pytest.MonkeyPatch, _: Path) -> None:
-    def save(*_: Any, **__: Any) -> None:
+def no_room_for_weights(patch, _):
+    def save(*_, **__):
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
 
     patch.setattr(torch, "save", save)
 
 
-FAULTS: dict[str, tuple[Plant, str]] = {
+FAULTS = {
     name: (no_room_for(name), "No space left")
     for name in ("config.yaml", "predictions.json", "metrics.json", "step-00000008")
 } | {
@@ -76,9 +72,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_line_and_the_run_resumes(
-    name: str, finished: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_is_one_line_and_the_run_resumes(name, finished, tmp_path, capsys, monkeypatch):
     config, output = finished / "tiny.yaml", tmp_path / "out"
     workers, (plant, reason) = settings(num_workers=int("num_workers" in name)), FAULTS[name]
     gc.disable()  # hypothesis has a callback there, in which a signal handler's error is lost
@@ -96,8 +90,8 @@ def test_a_fault_is_one_line_and_the_run_resumes(
 
 
 def test_room_for_checkpoints_is_looked_at_before_the_first_step(
-    finished: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    finished, tmp_path, capsys, monkeypatch
+):
     little = SimpleNamespace(free=1000)
     monkeypatch.setattr(preflight, "shutil", SimpleNamespace(disk_usage=lambda _: little))
     line = refusal(capsys, finished / "tiny.yaml", tmp_path / "out")

@@ -2,8 +2,6 @@
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -18,9 +16,6 @@ from tests.conftest import settings
 from tests.fakes.runs import at_report, metrics, newest, run, steps_of, stop_after
 from tests.same_bits import differences
 
-Patch = pytest.MonkeyPatch
-Capture = pytest.CaptureFixture[str]
-Log = pytest.LogCaptureFixture
 LOSS = {"metric": "loss", "smaller_is_better": True}
 BY_NUMBER = ["--set", "searcher.metric=total"]  # of questions: the first of equals is the best
 KEEP_FEW = ["--set", "checkpoint_storage={}"]
@@ -32,10 +27,10 @@ class Killed(BaseException):
     """What ends a run of this process as SIGKILL would: no checkpoint, no line."""
 
 
-def kill_run(config: Path, output: Path, monkeypatch: Patch, step: int, *options: str) -> None:
+def kill_run(config, output, monkeypatch, step, *options):
     """Start a run that is killed at its first report from `step` on."""
 
-    def kill() -> None:
+    def kill():
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -43,7 +38,7 @@ def kill_run(config: Path, output: Path, monkeypatch: Patch, step: int, *options
         run(config, output, *options)
 
 
-def stop_run(config: Path, output: Path, monkeypatch: Patch, step: int, *options: str) -> None:
+def stop_run(config, output, monkeypatch, step, *options):
     """Start a run that is stopped at its first report from `step` on."""
     with monkeypatch.context() as patch:
         stop_after(patch, step)
@@ -51,8 +46,8 @@ def stop_run(config: Path, output: Path, monkeypatch: Patch, step: int, *options
 
 
 def test_starts_beside_a_damaged_checkpoint_keep_what_they_save(
-    finished: Path, copied: Path, monkeypatch: Patch, capsys: Capture
-) -> None:
+    finished, copied, monkeypatch, capsys
+):
     """With the newest of 12 steps truncated, stops at 9, 10 and 11 are each gone on from."""
     config = finished / "tiny.yaml"
     os.truncate(newest(copied) / "state_dict.pth", 100)
@@ -65,10 +60,7 @@ def test_starts_beside_a_damaged_checkpoint_keep_what_they_save(
     assert differences(finished / "out", copied) == []
 
 
-Validation = dict[str, float]
-
-
-def count_by_loss(validations: list[Validation]) -> int:
+def count_by_loss(validations):
     """How many validations there were since the one with the best loss."""
     best = float("inf")
     since = 0
@@ -85,9 +77,7 @@ VALIDATION = st.fixed_dictionaries({"f1": SCORES, "loss": SCORES})
 
 
 @hypothesis.given(validations=st.lists(VALIDATION, max_size=9), cut=st.integers(0, 9))
-def test_a_change_of_metric_counts_as_if_it_had_been_so(
-    validations: list[Validation], cut: int
-) -> None:
+def test_a_change_of_metric_counts_as_if_it_had_been_so(validations, cut):
     """Cut anywhere, by any metric before, it is the count of an uncut run by the metric of now."""
     before = History(0)
     for validation in validations[:cut]:
@@ -105,7 +95,7 @@ def test_a_change_of_metric_counts_as_if_it_had_been_so(
     assert by_loss.reached == (by_loss.since >= 2)
 
 
-def charts(output: Path) -> dict[str, list[int]]:
+def charts(output):
     """The steps of each chart."""
     accumulator = EventAccumulator(str(output / "tensorboard")).Reload()
     steps = {}
@@ -114,9 +104,7 @@ def charts(output: Path) -> dict[str, list[int]]:
     return steps
 
 
-def test_every_start_is_listed_and_no_step_is_drawn_twice(
-    tiny_config: Path, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_every_start_is_listed_and_no_step_is_drawn_twice(tiny_config, tmp_path, monkeypatch):
     """Killed before the first checkpoint, before the first validation, between checkpoints."""
     output = tmp_path / "out"
     ends = []
@@ -144,9 +132,7 @@ def test_every_start_is_listed_and_no_step_is_drawn_twice(
 
 
 @pytest.mark.parametrize("option", ["perform_initial_validation=true", "checkpoint_policy=none"])
-def test_without_its_checkpoint_the_best_is_the_newest(
-    option: str, tiny_config: Path, tmp_path: Path, caplog: Log
-) -> None:
+def test_without_its_checkpoint_the_best_is_the_newest(option, tiny_config, tmp_path, caplog):
     """All are equal by the number of questions, so the first is the best; it has no checkpoint."""
     output = tmp_path / "out"
     periods = settings(max_steps=12, validation_period=3, checkpoint_period=6, reporting_period=3)
@@ -157,12 +143,10 @@ def test_without_its_checkpoint_the_best_is_the_newest(
     assert "has no checkpoint; using step-00000012, the newest" in caplog.text
 
 
-def test_a_streak_is_in_the_checkpoint(
-    tiny_config: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
-) -> None:
+def test_a_streak_is_in_the_checkpoint(tiny_config, tmp_path, monkeypatch, capsys):
     update = FiniteSteps.update
 
-    def update_by_infinity(steps: FiniteSteps, norm: torch.Tensor, step: int) -> Any:
+    def update_by_infinity(steps, norm, step):
         return update(steps, norm * torch.inf, step)
 
     monkeypatch.setattr(FiniteSteps, "update", update_by_infinity)

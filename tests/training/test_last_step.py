@@ -1,8 +1,5 @@
 """A run that is stopped in its last step: the same command validates it, as if never stopped."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from tests.conftest import TINY, TINY_LM
@@ -12,9 +9,7 @@ from tests.same_bits import differences
 
 
 @pytest.mark.parametrize("base", [TINY, TINY_LM], ids=["qa", "lm"])
-def test_it_ends_as_the_uncut_run(
-    base: dict[str, Any], tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_as_the_uncut_run(base, tmp_path, cache_dir, monkeypatch):
     steps = {"max_steps": 6, "validation_period": 3, "checkpoint_period": 4, "reporting_period": 1}
     config = config_file(tmp_path, base, cache_dir, **steps)
     uncut, cut = tmp_path / "uncut", tmp_path / "cut"

@@ -1,38 +1,32 @@
 """What predict.py says of a checkpoint by the workload that wrote it."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from detalbert.errors import UserError
 from detalbert.training.workload import ANSWERING, ENCODER, check_mode
 
-KINDS: list[tuple[str, dict[str, Any], Any]] = [
+KINDS = [
     ("model_def:SquadTrial", {"doc_stride": 128}, ANSWERING),
     ("mine:MyTrial", {"doc_stride": 128}, ANSWERING),  # of a changed model_def.py
     ("pretrain.trial:PretrainTrial", {}, ENCODER),
 ]
 
 
-def saved(folder: Path, trial: str, hparams: dict[str, Any]) -> Path:
+def saved(folder, trial, hparams):
     facts = {"trial_cls_spec": trial, "hparams": hparams}
     (folder / "load_data.json").write_text(json.dumps(facts))
     return folder
 
 
 @pytest.mark.parametrize(("trial", "hparams", "kind"), KINDS)
-def test_a_checkpoint_of_this_package_is_known(
-    trial: str, hparams: dict[str, Any], kind: Any, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_this_package_is_known(trial, hparams, kind, tmp_path):
     assert check_mode("export", saved(tmp_path, trial, hparams)) == kind
 
 
 @pytest.mark.parametrize("mode", ["data", "question", "export", "prompt"])
-def test_a_checkpoint_of_a_workload_of_ones_own_is_refused_in_one_line(
-    mode: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_a_workload_of_ones_own_is_refused_in_one_line(mode, tmp_path):
     folder = saved(tmp_path, "parity:ParityTrial", {"global_batch_size": 8})
     said = f"^--{mode}: .* is a checkpoint of parity:ParityTrial, a workload of your own, and "
     with pytest.raises(UserError, match=f"{said}predict.py is for questions and text; load it"):

@@ -2,8 +2,6 @@
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -26,7 +24,7 @@ from tests.fakes.runs import refusal, steps_of
 MINE = '{"mine": {"best": 1.0}}'
 
 
-def contents(output: Path) -> dict[Path, bytes]:
+def contents(output):
     files = (path for path in output.rglob("*") if path.is_file())
     return {path: path.read_bytes() for path in files if path.name != ".lock"}
 
@@ -34,8 +32,8 @@ def contents(output: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize("options", [(), ("--resume", "never"), ("--dry-run",)], ids=str)
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_no_run_wrote_is_refused_and_untouched(
-    name: str, options: tuple[str], finished: Path, copied: Path, tmp_path: Path, capsys: Any
-) -> None:
+    name, options, finished, copied, tmp_path, capsys
+):
     """In a new folder, and in place of the file that a run wrote there."""
     (tmp_path / "new").mkdir()
     for output in (tmp_path / "new", copied):
@@ -47,7 +45,7 @@ def test_a_file_that_no_run_wrote_is_refused_and_untouched(
         assert contents(output) == before
 
 
-def test_a_folder_or_link_is_no_file_of_a_run(tmp_path: Path) -> None:
+def test_a_folder_or_link_is_no_file_of_a_run(tmp_path):
     (tmp_path / "metrics.json").mkdir()
     with pytest.raises(UserError, match=r"metrics\.json: it would"):
         check_own(tmp_path, FILES, cure="")
@@ -57,7 +55,7 @@ def test_a_folder_or_link_is_no_file_of_a_run(tmp_path: Path) -> None:
         check_own(tmp_path, FILES, cure="")
 
 
-def test_a_checkpoint_s_name_on_another_folder(finished: Path, copied: Path, capsys: Any) -> None:
+def test_a_checkpoint_s_name_on_another_folder(finished, copied, capsys):
     notes = copied / "checkpoints" / "step-00000099" / "notes.txt"
     notes.parent.mkdir()
     notes.write_text(MINE)
@@ -67,12 +65,10 @@ def test_a_checkpoint_s_name_on_another_folder(finished: Path, copied: Path, cap
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-def test_a_kill_before_or_after_the_rename_leaves_a_file_of_the_run(
-    renamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_before_or_after_the_rename_leaves_a_file_of_the_run(renamed, tmp_path, monkeypatch):
     replace = os.replace
 
-    def kill(source: Path, target: Path) -> None:
+    def kill(source, target):
         is_last = target.name == "report.html"
         if renamed or not is_last:
             replace(source, target)
@@ -88,12 +84,10 @@ def test_a_kill_before_or_after_the_rename_leaves_a_file_of_the_run(
 
 
 @pytest.mark.parametrize("name", PREDICTIONS)
-def test_a_kill_between_the_renames_leaves_no_predictions_of_two_steps(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_between_the_renames_leaves_no_predictions_of_two_steps(name, tmp_path, monkeypatch):
     replace = os.replace
 
-    def kill(source: Path, target: Path) -> None:
+    def kill(source, target):
         if target.name == name:
             raise KeyboardInterrupt
         replace(source, target)
@@ -103,6 +97,7 @@ def test_a_kill_between_the_renames_leaves_no_predictions_of_two_steps(
         for text in ("first", "second")
     )
     replace_predictions(tmp_path, first, step=1)
+    assert read_predictions(tmp_path, step=1) == first
     monkeypatch.setattr(files.os, "replace", kill)
     with pytest.raises(KeyboardInterrupt):
         replace_predictions(tmp_path, second, step=2)
@@ -116,16 +111,20 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
+VALIDATION = st.none() | st.fixed_dictionaries({"steps": st.integers(0, 9)})
+METRICS = st.fixed_dictionaries(
+    {"throughput": st.just({"starts": []})}, optional={"best": VALIDATION, "last": VALIDATION}
+)
 
 
-@hypothesis.given(content=JSON | st.just({"throughput": {"starts": []}}))
+@hypothesis.given(whole=METRICS, other=JSON | st.just({"throughput": {"starts": []}}))
 @max_examples(300)
-def test_any_json_is_read_as_metrics_or_not_at_all(
-    content: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_json_is_read_as_metrics_or_not_at_all(whole, other, tmp_path_factory):
     output = tmp_path_factory.getbasetemp() / "metrics"
     output.mkdir(exist_ok=True)
-    (output / "metrics.json").write_text(json.dumps(content))
+    (output / "metrics.json").write_text(json.dumps(whole))
+    assert read_metrics(output) == whole
+    (output / "metrics.json").write_text(json.dumps(other))
     metrics = read_metrics(output)
     if metrics is not None:
         assert isinstance(metrics["throughput"]["starts"], list)

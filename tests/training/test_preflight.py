@@ -5,9 +5,7 @@ import multiprocessing
 import os
 import re
 import time
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pynvml
@@ -20,10 +18,8 @@ from detalbert.training import preflight
 from detalbert.training.local import Ranks, lost_rank
 
 
-@pytest.mark.parametrize("hidden, lines", [(False, 1), (True, 0)])
-def test_gpus_that_torch_does_not_see_are_told(
-    hidden: bool, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize(("hidden", "lines"), [(False, 1), (True, 0)])
+def test_gpus_that_torch_does_not_see_are_told(hidden, lines, monkeypatch, caplog):
     """Unless the user hides them."""
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
@@ -34,11 +30,11 @@ def test_gpus_that_torch_does_not_see_are_told(
     preflight.check_local_gpus()
     assert len(caplog.messages) == lines
     for line in caplog.messages:
-        assert "2 NVIDIA GPU(s), and torch" in line
+        assert "NVIDIA GPUs: 2, and torch" in line
         assert line.endswith("; training on the CPU")
 
 
-def test_a_device_that_torch_has_no_code_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_torch_has_no_code_for(monkeypatch):
     preflight.check_device(torch.device("cpu"))
     no_kernel = RuntimeError("CUDA error: no kernel image is available for execution\nmore")
     monkeypatch.setattr(torch, "ones", Mock(side_effect=no_kernel))
@@ -46,7 +42,7 @@ def test_a_device_that_torch_has_no_code_for(monkeypatch: pytest.MonkeyPatch) ->
         preflight.check_device(torch.device("cuda", 1))
 
 
-def test_disks(tmp_path: Path) -> None:
+def test_disks(tmp_path):
     preflight.check_disk(tmp_path / "not" / "yet", 1 << 20, "the feature cache")
     assert not (tmp_path / "not").exists()
     problem = r": \d{1,6}\.\d\d GiB are free of the 1048576.00 that two checkpoints may"
@@ -57,7 +53,7 @@ def test_disks(tmp_path: Path) -> None:
         preflight.check_disk(tmp_path / "file" / "below", 1, "the feature cache")
 
 
-def be_rank(rank: int, store: Path, behaviour: str, faults: Any) -> None:
+def be_rank(rank, store, behaviour, faults):
     """One of two processes, the second of which behaves: well, or is absent, late or gone."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=2
@@ -68,7 +64,7 @@ def be_rank(rank: int, store: Path, behaviour: str, faults: Any) -> None:
         if behaviour == "late":
             torch.distributed.new_group(timeout=datetime.timedelta(seconds=1))
         time.sleep(1200)
-    fault: UserError | None = None
+    fault = None
     seconds = 120 if behaviour == "well" else 1
     try:
         if behaviour == "gone":
@@ -88,12 +84,10 @@ GONE = r"another rank is gone \([^[].*\); its lines say why$"
 
 
 @pytest.mark.parametrize(
-    "behaviour, status, problem",
+    ("behaviour", "status", "problem"),
     [("well", 0, "None"), ("absent", 4, LATE), ("late", 4, LATE), ("gone", 5, GONE)],
 )
-def test_an_all_reduce_of_two_ranks(
-    behaviour: str, status: int, problem: str, tmp_path: Path, fork: None
-) -> None:
+def test_an_all_reduce_of_two_ranks(behaviour, status, problem, tmp_path, fork):
     context = multiprocessing.get_context("fork")
     faults = context.SimpleQueue()
     ranks = []
@@ -112,14 +106,14 @@ def test_an_all_reduce_of_two_ranks(
     ranks[1].kill()
 
 
-def test_another_error_is_no_lost_rank() -> None:
+def test_another_error_is_no_lost_rank():
     assert lost_rank(RuntimeError("size mismatch")) is None
 
 
 @pytest.mark.parametrize("kind", [UserError, Unavailable, NotFinite])
-def test_an_error_of_one_rank_is_raised_on_all(kind: type[UserError]) -> None:
+def test_an_error_of_one_rank_is_raised_on_all(kind):
     other = kind("its line")
-    group: Any = SimpleNamespace(rank=1, local_rank=1, allgather=lambda own: [other, own])
+    group = SimpleNamespace(rank=1, local_rank=1, allgather=lambda own: [other, own])
     for on_ranks in (Ranks(group).on_all, Ranks(group).on_chief):
         with pytest.raises(UserError, match="^its line$") as raised:
             on_ranks(lambda: 3)

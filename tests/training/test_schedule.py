@@ -1,6 +1,5 @@
 """What is due after each step, and what a run says of being asked to stop."""
 
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -14,14 +13,14 @@ from detalbert.training.schedule import LocalStops, Schedule
 PERIODS = ("reporting_period", "validation_period", "checkpoint_period")
 
 
-def make_schedule(stops: LocalStops | None = None, **periods: Any) -> Schedule:
+def make_schedule(stops=None, **periods):
     alone = core.DummyDistributedContext()
     hparams = HParams(**{**dict.fromkeys(PERIODS, 10), **periods})
     return Schedule(hparams, alone, stops or LocalStops(alone))
 
 
 @given(periods=st.fixed_dictionaries(dict.fromkeys(PERIODS, st.integers(1, 60))))
-def test_each_is_due_at_the_multiples_of_its_period(periods: dict[str, int]) -> None:
+def test_each_is_due_at_the_multiples_of_its_period(periods):
     schedule = make_schedule(**periods)
     due = {step: schedule.at(step) for step in range(1, 130)}
     for name, key in zip(("report", "validate", "checkpoint"), PERIODS, strict=True):
@@ -30,9 +29,7 @@ def test_each_is_due_at_the_multiples_of_its_period(periods: dict[str, int]) -> 
 
 
 @pytest.mark.parametrize("chief", [True, False])
-def test_a_request_comes_through_at_once_and_the_chief_says_once_who_asked(
-    chief: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_request_comes_through_at_once_and_the_chief_says_once_who_asked(chief, caplog):
     caplog.set_level("INFO", "detalbert")
     stops = LocalStops(core.DummyDistributedContext())
     should_preempt = Mock(side_effect=[False, False, True, True])
@@ -54,7 +51,7 @@ def test_a_request_comes_through_at_once_and_the_chief_says_once_who_asked(
     assert schedule.at(92) == {"report", "stop"}
 
 
-def test_an_advice_makes_one_checkpoint_at_the_next_report() -> None:
+def test_an_advice_makes_one_checkpoint_at_the_next_report():
     schedule = make_schedule(validation_period=1000, checkpoint_period=1000, spot_notice=True)
     schedule.request_checkpoint()
     saves = [step for step in range(1, 40) if "checkpoint" in schedule.at(step)]

@@ -5,16 +5,13 @@ import os
 import re
 import signal
 import sys
-import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from determined import core
 
 from detalbert.training.manifest import find_fault
 from detalbert.training.schedule import LocalStops
-from tests.conftest import Train, launcher
+from tests.conftest import launcher
 from tests.fakes.runs import change, newest, steps_of
 from tests.leftovers import Started
 from tests.same_bits import differences
@@ -23,13 +20,15 @@ from tests.training.conftest import ADVICE
 TERM, INT = signal.SIGTERM, signal.SIGINT
 
 
-def cut(command: list[Any], output: Path, place: str, number: signal.Signals) -> str:
+def cut(command, output, place, number):
     """Start a run, send a signal to all its processes when it is at `place`; how it says that it
     ended."""
-    run = Started(command, output.with_name("log"))
-    run.wait_for(f"MARK {place}")
-    time.sleep(0.3)
+    go_on = output.with_name("go on")
+    go_on.unlink(missing_ok=True)
+    run = Started(command, output.with_name("log"), GO_ON=str(go_on))
+    run.wait_for("STANDS STILL")
     run.signal(number)
+    go_on.touch()
     assert run.left() == []
     log = run.said
     ends = re.findall("^INFO: (stopped .*); run the same command .*", log, re.MULTILINE)
@@ -69,8 +68,8 @@ CUTS = {
 
 @pytest.mark.parametrize("processes", CUTS)
 def test_a_signal_to_all_processes_ends_in_a_checkpoint(
-    processes: int, service: Any, tiny_config: Path, train: Train, python: str, tmp_path: Path
-) -> None:
+    processes, service, tiny_config, train, python, tmp_path
+):
     """Afterwards EC2 recommends to leave one machine: all ranks save once more, and go on."""
     change(
         tiny_config,
@@ -84,8 +83,8 @@ def test_a_signal_to_all_processes_ends_in_a_checkpoint(
     out = tmp_path / "out"
     uncut = tmp_path / "uncut"
     arguments = ["--config", tiny_config, "--output-dir"]
-    command = [*launcher(processes, python), "-m", "tests.broken", "marks", *arguments, out]
     for place, number, expected_end in CUTS[processes]:
+        command = [*launcher(processes, python), "-m", "tests.broken", place, *arguments, out]
         assert cut(command, out, place, number) == expected_end
 
     service.rebalance = ADVICE
@@ -103,9 +102,7 @@ def test_a_signal_to_all_processes_ends_in_a_checkpoint(
 
 
 @pytest.mark.parametrize("part", ["early", "alone"])
-def test_a_signal_to_one_rank_is_said_by_that_rank(
-    part: str, tiny_config: Path, python: str, tmp_path: Path
-) -> None:
+def test_a_signal_to_one_rank_is_said_by_that_rank(part, tiny_config, python, tmp_path):
     command = [*launcher(2, python), "-m", "tests.broken", part, "--config", tiny_config]
     run = Started([*command, "--output-dir", tmp_path / "out"], tmp_path / "log")
     assert run.left() == []
@@ -121,7 +118,7 @@ def test_a_signal_to_one_rank_is_said_by_that_rank(
 
 
 @pytest.mark.parametrize(
-    "signals, below_torchrun, status",
+    ("signals", "below_torchrun", "status"),
     [
         ([TERM, TERM, INT, TERM], False, 0),
         ([INT, TERM, TERM], False, 0),
@@ -131,17 +128,17 @@ def test_a_signal_to_one_rank_is_said_by_that_rank(
     ],
 )
 def test_what_a_repeated_signal_does(
-    signals: list[signal.Signals],
-    below_torchrun: bool,
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
-    fork: None,
-) -> None:
+    signals,
+    below_torchrun,
+    status,
+    monkeypatch,
+    fork,
+):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     if below_torchrun:
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
 
-    def take() -> None:
+    def take():
         stop = LocalStops(core.DummyDistributedContext())
         stop.take_signals()
         for number in signals:
@@ -150,5 +147,5 @@ def test_what_a_repeated_signal_does(
 
     process = multiprocessing.get_context("fork").Process(target=take)
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == status
