@@ -1,7 +1,6 @@
 """Commands on the pages: what a reader can paste, in order, and what it needs."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,13 +17,13 @@ NEEDS = {
     "an installation": r"^(\.venv/bin/)?pip |transformers serve|lm-eval run|localhost:8000/v1/",
     "an hour": r"benchmarks step",
     "a folder": r"\(FOLDER",  # a model card's
-    "a workload": r"WorkloadRow|sections\.Section",  # tests/test_contributing.py writes it
+    "a workload": r"WorkloadRow|experiment: Experiment",  # tests/test_contributing.py writes them
     "the network": r"# (official|downloads)",
     "the makefile": r"^make ",  # its commands run these tests
 }
 
 
-def pages() -> list[str]:
+def pages():
     """The repository's pages."""
     paths = [*ROOT.glob("*.md")]
     for folder in ROOT.glob("[!.]*"):
@@ -33,21 +32,23 @@ def pages() -> list[str]:
     return [str(path.relative_to(ROOT)) for path in sorted(paths)]
 
 
-def commands(page: str) -> Iterator[str]:
+def commands(page):
     """Yield the commands in the blocks of a page, continued lines joined; a program or a loop is
     one command.
     """
     text = (ROOT / page).read_text().replace("\\\n", " ")
-    blocks = re.findall(r"^```(bash|sh|python|)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    # Blocks in other languages, too: else their ends would be taken for beginnings.
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     for language, block in blocks:
         if language == "python":
             yield f"{PROGRAM}{block}END"
-        for line in re.findall(LINE, block, re.MULTILINE) if language != "python" else ():
-            line = re.sub(r" {2,}(?!#)", " ", line.strip().removeprefix("$ "))
-            if re.match(STARTS, line) or "\n" in line:
-                yield line
+        elif language in ("", "bash"):
+            for line in re.findall(LINE, block, re.MULTILINE):
+                line = re.sub(r" {2,}(?!#)", " ", line.strip().removeprefix("$ "))
+                if re.match(STARTS, line) or "\n" in line:
+                    yield line
 
 
-def need(command: str) -> str | None:
+def need(command):
     """Return what a command needs that a test does not have."""
     return next((name for name, words in NEEDS.items() if re.search(words, command)), None)
