@@ -20,25 +20,31 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from detalbert.engine.models import check_span_model
-from detalbert.errors import UserError
+from detalbert.errors import UserError, counted
 from detalbert.files import cached_folder
 from detalbert.progress import waiting
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.settings.values import Config
 from detalbert.squad.encoding import tokenizer_sum
+from detalbert.squad.example import Example
 from detalbert.squad.questions import LeftOut, read_examples
 from detalbert.squad.sources import Source, open_split
 from detalbert.squad.tokenizer import named_tokenizer
-from detalbert.squad.windows import Example, Windows, build_windows
-from detalbert.sums import json_sum
+from detalbert.squad.windows import Windows, build_windows
+from detalbert.sums import json_sum, load_json
 from detalbert.training.workload import DataSummary
 
 # Of a cache; raise it when the columns or their meaning change, or files are read otherwise.
-FORMAT = 9
+FORMAT = 10
 # Share of the tokens of contexts that may be unknown without a warning; of SQuAD it is 0.0016.
 MOST_UNKNOWN = 0.05
 # In a cache: names of the columns, and counts.
 META = "meta.json"
+# What is logged of a split.
+LINE = (
+    "{}: {} on {} ({unanswerable:,} unanswerable), {} ({with_answer:,} with an answer), "
+    "{tokens:,} tokens"
+)
 # The column of the questions' hashes, which is no part of the windows.
 HASHES = "asked"
 log = logging.getLogger(__name__)
@@ -49,19 +55,16 @@ class Split:
     """One split as model inputs: memory-mapped windows, and counts of questions and errors."""
 
     source: Source
-    windows: Windows
-    counts: dict[str, int]  # questions, texts, unanswerable, windows, tokens
-    faults: dict[str, int]  # questions left out under data.skip_invalid, by kind
-    notes: dict[str, int]  # questions by what else is to be known of them
-    question_hashes: np.ndarray  # uint64 [questions], of each question and its context
     config: DataConfig
+    windows: Windows
+    question_hashes: np.ndarray  # uint64 [questions], of each question and its context
+    counts: dict[str, int]  # questions, texts, unanswerable, windows, with_answer, tokens
+    notes: dict[str, int]  # questions by what else is to be known of them, or why left out
 
     @cached_property
     def examples(self) -> list[Example]:
         """The questions in the order of `windows.example_index`; read again from the source."""
-        left_out: list[LeftOut] | None = [] if self.config.skip_invalid else None
-        examples = read_examples(self.source, left_out=left_out)
-        return list(itertools.islice(examples, max_examples(self.config, self.source)))
+        return read_questions(self.config, self.source, notes=Counter())
 
 
 def max_examples(config: DataConfig, source: Source) -> int | None:
@@ -69,6 +72,15 @@ def max_examples(config: DataConfig, source: Source) -> int | None:
     if source.split == "train":
         return config.max_train_examples
     return config.max_validation_examples
+
+
+def read_questions(config: DataConfig, source: Source, notes: Counter[str]) -> list[Example]:
+    """Return the questions of a source, up to its limit; `notes` counts what is to be known."""
+    left_out: list[LeftOut] | None = [] if config.skip_invalid else None
+    questions = read_examples(source, left_out=left_out, counts=notes)
+    examples = list(itertools.islice(questions, max_examples(config, source)))
+    notes.update(f"left out: {question.kind}" for question in left_out or ())
+    return examples
 
 
 def load_tokenizer(config: DataConfig, hparams: HParams) -> PreTrainedTokenizerBase:
@@ -117,10 +129,8 @@ def load_split(
 
     def build(folder: Path) -> None:
         notes: Counter[str] = Counter()
-        left_out: list[LeftOut] | None = [] if config.skip_invalid else None
         with waiting(f"encoding {what}"):
-            questions = read_examples(source, left_out=left_out, counts=notes)
-            examples = list(itertools.islice(questions, max_examples(config, source)))
+            examples = read_questions(config, source, notes)
             windows = build_windows(
                 examples,
                 tokenizer,
@@ -129,100 +139,57 @@ def load_split(
                 max_query_length=longest,
                 notes=notes,
             )
-            faults = Counter(question.kind for question in left_out or ())
-            _write(folder, examples, windows, faults=faults, notes=notes)
+            _write(folder, examples, windows, notes)
 
     folder = Path(config.cache_dir) / f"windows-{source.split}-{key[:24]}"
     cached_folder(folder, key=key, build=build, what=what)
-    return _map(folder, source=source, config=config)
+
+    # Each start logs the counts; the columns are mapped.
+    meta = load_json(folder / META)
+    columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in meta["columns"]}
+    return Split(
+        source,
+        config,
+        question_hashes=columns.pop(HASHES),
+        windows=Windows(**columns),
+        counts=meta["counts"],
+        notes=meta["notes"],
+    )
 
 
 def _write(
-    folder: Path,
-    examples: Sequence[Example],
-    windows: Windows,
-    faults: Counter[str],
-    notes: Counter[str],
+    folder: Path, examples: Sequence[Example], windows: Windows, notes: Counter[str]
 ) -> None:
     """Write the cache of encoded questions."""
+    # A hash of each question and its context, uint64 [examples].
+    digests = []
+    for example in examples:
+        text = repr((example.question, example.context))
+        digests.append(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    hashes = np.frombuffer(b"".join(digests), np.uint64)
+    columns = {**windows.columns(), HASHES: hashes}
+    for name, column in columns.items():
+        np.save(folder / f"{name}.npy", column)
     counts = {
         "questions": len(examples),
         "texts": len({example.context for example in examples}),
         "unanswerable": sum(not example.answers for example in examples),
         "windows": len(windows),
+        "with_answer": int(np.count_nonzero(windows.holds_answer > 0)),
         "tokens": int(windows.lengths.sum(dtype=np.int64)),
     }
-    columns = {**windows.columns(), HASHES: _hash_questions(examples)}
-    for name, column in columns.items():
-        np.save(folder / f"{name}.npy", column)
-    # Each start logs the counts, and the file is read once.
-    meta = {
-        "columns": list(columns),
-        "counts": counts,
-        "faults": faults,
-        "notes": notes,
-    }
+    meta = {"columns": list(columns), "counts": counts, "notes": notes}
     (folder / META).write_text(json.dumps(meta))
 
 
-def _hash_questions(examples: Sequence[Example]) -> np.ndarray:
-    """Return a hash of each question and its context, uint64 [examples]."""
-    hashes = []
-    for example in examples:
-        text = repr((example.question, example.context))
-        digest = hashlib.blake2b(text.encode()).digest()
-        hashes.append(int.from_bytes(digest[:8], "big"))
-    return np.array(hashes, np.uint64)
-
-
-def _map(folder: Path, source: Source, config: DataConfig) -> Split:
-    """Map a cache into memory."""
-    meta = json.loads((folder / META).read_text())
-    columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in meta["columns"]}
-    hashes = columns.pop(HASHES)
-    return Split(
-        source=source,
-        windows=Windows(**columns),
-        counts=meta["counts"],
-        faults=meta["faults"],
-        notes=meta["notes"],
-        question_hashes=hashes,
-        config=config,
-    )
-
-
 def split_line(split: Split) -> str:
-    """Return the line that is logged about a split: its counts and the questions left out."""
-    counts = split.counts
-    line = (
-        f"{split.source.name}: {counts['questions']:,} questions on "
-        f"{counts['texts']:,} texts ({counts['unanswerable']:,} unanswerable), "
-        f"{counts['windows']:,} windows, {counts['tokens']:,} tokens"
-    )
-    if split.faults:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in split.faults.items())
-        line += f"; left out: {kinds}"
+    """Return the line that is logged about a split: its counts and notes."""
+    nouns = [counted(split.counts[f"{noun}s"], noun) for noun in ("question", "text", "window")]
+    line = LINE.format(split.source.name, *nouns, **split.counts)
     for text, count in split.notes.items():
         if count:
             line += f"; {count:,} {text}"
     return line
-
-
-def warn_of_unknown_tokens(split: Split, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Log a warning if the tokenizer has no tokens for much of a split's contexts, as that of an
-    English model for texts in Chinese: all that it lacks is one token to the model.
-    """
-    context_ids = split.windows.context_ids
-    unknown = np.count_nonzero(context_ids == tokenizer.unk_token_id)  # 0 if it has no such token
-    share = unknown / max(1, len(context_ids))
-    if share > MOST_UNKNOWN:
-        log.warning(
-            "data.%s: %.0f %% of the tokens of its texts are %s, which the tokenizer does not know "
-            "and the model cannot read; set a model of their language",
-            split.source.split,
-            100 * share,
-            tokenizer.unk_token,
-        )
 
 
 class SquadData(NamedTuple):
@@ -257,20 +224,41 @@ class SquadData(NamedTuple):
         shared = np.isin(validation.question_hashes, train.question_hashes).sum()
         if shared:
             log.warning(
-                "data.validation: %s of its %s questions are in data.train, too: scores too high",
+                "data.validation: questions of it that are in data.train, too: %s of %s; scores "
+                "too high",
                 f"{shared:,}",
                 f"{len(validation.question_hashes):,}",
             )
+        # As of an English model for texts in Chinese: all that it lacks is one token to the model.
         for split in (train, validation):
-            warn_of_unknown_tokens(split, tokenizer)
+            share = np.mean(split.windows.context_ids == tokenizer.unk_token_id)
+            if share > MOST_UNKNOWN:
+                log.warning(
+                    "data.%s: %.0f %% of the tokens of its texts are %s, which the tokenizer does "
+                    "not know and the model cannot read; set a model of their language",
+                    split.source.split,
+                    100 * share,
+                    tokenizer.unk_token,
+                )
         return cls(tokenizer=tokenizer, train=train, validation=validation)
+
+    @property
+    def left_out(self) -> int:
+        """Training windows that each epoch leaves out, of those that do not hold their answer."""
+        misses = np.count_nonzero(self.train.windows.holds_answer == 0)
+        wanted = (1 - self.train.config.no_answer_windows) * misses
+        return min(round(wanted), len(self.train.windows) - 1)  # an epoch has a window
 
     def summary(self) -> DataSummary:
         """Return what a run logs of its data."""
+        train = split_line(self.train)
+        windows = len(self.train.windows) - self.left_out
+        if self.left_out:
+            train += f"; an epoch leaves {self.left_out:,} windows without an answer out"
         return DataSummary(
-            lines={"train": split_line(self.train), "validation": split_line(self.validation)},
-            windows=len(self.train.windows),
-            tokens=self.train.counts["tokens"],
+            lines={"train": train, "validation": split_line(self.validation)},
+            windows=windows,
+            tokens=self.train.counts["tokens"] * windows // len(self.train.windows),
             validation_windows=len(self.validation.windows),
         )
 
@@ -284,4 +272,6 @@ class SquadData(NamedTuple):
             "data.max_train_examples": config.max_train_examples,
             "data.max_validation_examples": config.max_validation_examples,
             "data.skip_invalid": config.skip_invalid,
+            "data.language": config.language,  # by which the best step is chosen
+            "data.no_answer_windows": config.no_answer_windows,
         }

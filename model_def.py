@@ -48,7 +48,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
             context,
             hparams,
             model=build_span_model(hparams, self.data.tokenizer),
-            epoch_windows=len(self.data.train.windows),
+            epoch_windows=self.data.summary().windows,
             metrics=METRICS,
         )
         reducer = AnswerReducer(hparams, split=self.data.validation, rank=self.rank)
@@ -60,10 +60,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
     def guess_loss(self) -> float:
         """Return the loss of a model that knows only the share of windows without an answer."""
         windows = self.data.train.windows
-        context_start = windows.context_starts(np.arange(len(windows)))  # [windows]
-        context_end = context_start + windows.context_length
-        start = windows.start_positions
-        share = float(((start >= context_start) & (start < context_end)).mean())  # with an answer
+        share = self.data.train.counts["with_answer"] / self.data.summary().windows
 
         # Any token of the context may be the answer's first.
         loss = share * math.log(windows.context_length.mean())
@@ -82,6 +79,8 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
             global_batch_size=self.hparams.global_batch_size,
             slots=self.slots,
             seed=self.hparams.known_seed,
+            optional=np.flatnonzero(windows.holds_answer == 0),
+            left_out=self.data.left_out,
         )
         rows = partial(PackedRows, windows, padded=self.forward.padded)
         return LazyLoader(lambda: self.train_loader(rows, order))
@@ -126,7 +125,8 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
             return
         folder = Path(checkpoint_dir)
         write_predictions(folder, answers, step=self.history.step)
-        write_json(folder / SCORES, scores)
+        language = self.data.validation.config.language
+        write_json(folder / SCORES, {**scores, "language": language})
         # A local run has one page, in its output directory.
         if get_cluster_info() is not None:
             best = {**scores, "steps": self.history.step}
@@ -188,6 +188,7 @@ class AnswerReducer(pytorch.MetricReducer):
             predictions=self.latest.spans,
             null_odds=self.latest.null_odds,
             threshold=threshold,
+            language=self.split.config.language,
         )
 
         # Sum losses in window order: the bits are the same however the rows were dealt to ranks.
@@ -196,7 +197,9 @@ class AnswerReducer(pytorch.MetricReducer):
         if np.isfinite(metrics["loss"]):
             n_best = n_best_list(examples, windows, spans, n_best_size=self.hparams.n_best_size)
             predictions = self.latest.predictions
-            fitted, probabilities = calibration.fit_calibration(examples, n_best, predictions)
+            fitted, probabilities = calibration.fit_calibration(
+                examples, n_best, predictions, language=self.split.config.language
+            )
             metrics |= fitted
             if calibration.is_calibrated(metrics):
                 self.latest = self.latest._replace(probabilities=probabilities)
@@ -212,6 +215,7 @@ def collect_outcomes(trial: SquadTrial, answers: Answers) -> Outcomes:
         trial.data.validation.examples,
         answers,
         threshold=trial.hparams.null_score_diff_threshold,
+        language=trial.data.validation.config.language,
     )
 
 

@@ -31,12 +31,14 @@ import dataclasses
 from pathlib import Path
 from typing import NoReturn
 
-# Flags that not every mode reads, by the modes that do.
-READ_BY = {
-    "data": ("set", "json", "threshold"),
-    "question": ("context", "context_file", "json", "threshold"),
-    "export": ("threshold",),
-    "serve": ("threshold", "token_file"),
+MODES = {"data", "question", "export", "serve"}
+# Flags that one mode alone reads.
+MODE_OF = {
+    "set": "data",
+    "context": "question",
+    "context_file": "question",
+    "json": "question",
+    "token_file": "serve",
 }
 
 
@@ -54,7 +56,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--set", action="append", metavar="data.KEY=VALUE", help="how --data is read: columns, ...")
     add("--context", help="text to search for the answer")
     add("--context-file", type=existing_file, help="file with the text to search")
-    add("--json", action="store_true", help="print the reply to a question, or the scores, as JSON")
+    add("--json", action="store_true", help="print the reply to a question as JSON")
     add("--threshold", metavar="best|FLOAT", help="null odds above which the model abstains")
     add("--license", default="unknown", help="license of the exported weights (default: unknown)")
     add("--host", default="127.0.0.1", help="address to serve on (default: this machine only)")
@@ -65,42 +67,43 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
     # A flag that is not set is None or False; an empty text is set, too.
     set_flags = {name for name, value in vars(args).items() if value not in (None, False)}
-    (args.mode,) = set_flags & set(READ_BY)
-    optional = {name for names in READ_BY.values() for name in names}
-    for name in sorted(set_flags & optional.difference(READ_BY[args.mode])):
-        refuse(name, problem=f"--{args.mode} does without")
+    (args.mode,) = set_flags & MODES
+    for name, mode in MODE_OF.items():
+        if name in set_flags and mode != args.mode:
+            refuse(name, problem=f"--{args.mode} does without")
     return args
 
 
 def refuse(name: str, problem: str) -> NoReturn:
     """Raise UserError for a flag that the user gave, as nothing would read it."""
-    flag = name.replace("_", "-")
-    raise UserError(problem, key=f"--{flag}", cure="leave it out")
+    raise UserError(problem, key=f"--{name.replace('_', '-')}", cure="leave it out")
 
 
 def _threads(text: str) -> int | str:
-    if text != "auto" and not (text.isdecimal() and int(text) > 0):
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r}: give auto or a number above 0")
-    return text if text == "auto" else int(text)
+    return int(text)
 
 
 if __name__ == "__main__":
     refuse_first("predict.py", lambda: parse_arguments(None))
 
 from detalbert.engine.cpu import set_threads
-from detalbert.escapes import escape_controls, json_line
+from detalbert.escapes import escape_controls
 from detalbert.inference.file_questions import Questions
 from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import UNCALIBRATED_LINE, check_folder, predict, score_table
 from detalbert.inference.reply import ask, check_text, read_context, show
-from detalbert.log import exit_with, fail, rank, start_logging
+from detalbert.log import exit_with, fail, start_logging
 from detalbert.training.display import quiet_libraries
 from detalbert.training.workload import ANSWERING, LANGUAGE, check_mode
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; return the exit status (docs/layout.md has the table of all commands)."""
+    """Run the command; return the exit status (cluster/restarts.md has the table)."""
     start_logging()
     quiet_libraries()
     try:
@@ -110,8 +113,6 @@ def main(argv: list[str] | None = None) -> int:
         user_error = as_raised(error)
         if user_error is None:
             raise
-        if user_error.on_all_ranks and rank() != 0:
-            return user_error.status  # rank 0 prints it
         return fail("predict.py", user_error)
 
 
@@ -120,8 +121,6 @@ def run(args: argparse.Namespace) -> None:
     if args.mode == "data" and os.environ.get("DET_TASK_TYPE") == "TRIAL":
         from detalbert.inference.shares import answer_on_all_slots
 
-        if args.json:
-            refuse("json", problem="a trial reports its scores to the master")
         answer_on_all_slots(args)
         return
 
@@ -168,26 +167,18 @@ def use_answering_model(args: argparse.Namespace, folder: Path, context: str) ->
         export(trained._replace(hparams=hparams), args.export, args.license)
         return
     if args.mode == "data":
-        answer_file(args, trained, threshold)
+        questions = Questions(trained, args.data, args.set or ())
+        outcome = predict(trained, questions, args.output_dir, threshold)
+        # Scores, if the questions have answers.
+        if outcome.metrics:
+            print(score_table(outcome))
+        if not trained.is_calibrated:
+            print(UNCALIBRATED_LINE)
+        print(escape_controls(f"predictions are in {args.output_dir}"))
     elif args.mode == "serve":
         serve(args, trained, threshold)
     else:
         show(ask(trained, args.question, context, threshold), context, args.json)
-
-
-def answer_file(args: argparse.Namespace, trained: Trained, threshold: float) -> None:
-    """Answer the questions of --data, and print their scores, if it has answers."""
-    questions = Questions(trained, args.data, args.set or ())
-    outcome = predict(trained, questions, args.output_dir, threshold)
-    if args.json:
-        facts = {"calibrated": trained.is_calibrated, "output_dir": str(args.output_dir)}
-        print(json_line({**outcome.metrics, **facts}))
-        return
-    if outcome.metrics:
-        print(score_table(outcome))
-    if not trained.is_calibrated:
-        print(UNCALIBRATED_LINE)
-    print(escape_controls(f"predictions are in {args.output_dir}"))
 
 
 def serve(args: argparse.Namespace, trained: Trained, threshold: float) -> None:
@@ -196,11 +187,11 @@ def serve(args: argparse.Namespace, trained: Trained, threshold: float) -> None:
     try:
         from detalbert.inference import server
     except ImportError as missing:
-        cure = "pip install -r requirements-serve.txt"
-        problem = f"{missing.name} is not installed"
-        raise UserError(problem, key="--serve", cure=cure) from None
-    # People know a run by its own name, not by its best step.
-    trained = trained._replace(name=Path(args.model).name or trained.name)
+        raise UserError(
+            f"{missing.name} is not installed",
+            key="--serve",
+            cure="pip install -c constraints.txt '.[serve]'",
+        ) from None
     token = server.read_token(args.token_file)
     server.serve(trained, threshold, host=args.host, port=args.port, token=token)
 

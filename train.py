@@ -41,15 +41,15 @@ import sys
 from pathlib import Path
 
 log = logging.getLogger("detalbert.train")
-HERE = Path(__file__).resolve().parent
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = Parser("train.py", description=__doc__)
     parser.add_argument(
         "--config",
         type=existing_file,
-        default=HERE / "configs" / "local.yaml",
+        default=Path(__file__).with_name("configs") / "local.yaml",
         help="experiment config (default: configs/local.yaml)",
     )
     parser.add_argument(
@@ -96,8 +96,10 @@ def check_first() -> None:
 if __name__ == "__main__":
     start_logging()
     # In a task the startup hook has checked the config.
-    is_task = "DET_EXPERIMENT_CONFIG" in os.environ
-    refuse_first("train.py", parse_arguments if is_task else check_first)
+    refuse_first(
+        "train.py",
+        parse_arguments if "DET_EXPERIMENT_CONFIG" in os.environ else check_first,
+    )
     if rank() == 0:
         log.info("loading data and model")  # the imports alone take seconds
 
@@ -106,8 +108,8 @@ import torch
 from determined import core, pytorch
 
 from detalbert import hub
-from detalbert.determined_internals import experiment_config
 from detalbert.engine import determinism
+from detalbert.engine.determined_internals import experiment_config
 from detalbert.engine.history import best_first
 from detalbert.files import check_own
 from detalbert.training import display, folder, master, preflight
@@ -136,7 +138,7 @@ def leave(status: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return the exit status (docs/layout.md has the table of all commands)."""
+    """Run; return the exit status (cluster/restarts.md has the table)."""
     start_logging()
     display.quiet_libraries()
     determinism.choose_exact_kernels()
@@ -152,8 +154,6 @@ def main(argv: list[str] | None = None) -> int:
             user_error = as_raised(error) or lost_rank(error)
             if user_error is None:
                 raise
-            if user_error.on_all_ranks and rank() != 0:
-                return user_error.status  # rank 0 prints it
             return fail("train.py", user_error)
 
 
@@ -186,16 +186,11 @@ def run_locally(args: argparse.Namespace) -> int:
         if checkpoint is not None:
             ranks.on_chief(check_same_run, checkpoint, run=training.identity())
         if not args.dry_run:
-            ranks.on_chief(prepare_output, output, training, args.resume)
+            # Starting over keeps what is there, under another name.
+            if args.resume == "never":
+                ranks.on_chief(folder.set_aside, output)
+            ranks.on_chief(folder.write_config, output, training.config)
         return train_locally(training, distributed, output, checkpoint, dry_run=args.dry_run)
-
-
-def prepare_output(output: Path, training: Training, resume: str) -> None:
-    """Prepare the output folder for a start. Rank 0 only."""
-    # Starting over keeps what is there, under another name.
-    if resume == "never":
-        folder.set_aside(output)
-    folder.write_config(output, config=training.config)
 
 
 def train_locally(
@@ -281,8 +276,10 @@ def run_on_cluster(info: determined.ClusterInfo) -> None:
         is_chief = context.distributed.rank == 0
         if is_chief:
             master.keep_resolved(display.resolved(training, trial))
-            storage = preflight.checkpoint_folder(config.get("checkpoint_storage") or {})
-            preflight.check_checkpoints(storage, parameters=trial.model.num_parameters())
+            preflight.check_checkpoints(
+                preflight.checkpoint_folder(config.get("checkpoint_storage") or {}),
+                parameters=trial.model.num_parameters(),
+            )
         loop.run()
         if is_chief:
             master.set_status("done" if loop.is_complete else "stopped")

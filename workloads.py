@@ -12,10 +12,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from detalbert.errors import UserError, nearest
+from detalbert.errors import UserError
 from detalbert.log import fail, start_logging
 from detalbert.settings.sections import Parsers
 from detalbert.settings.text import parse_sources
+from detalbert.sums import load_json
 
 if TYPE_CHECKING:
     from detalbert.training.workload import Workload
@@ -92,23 +93,19 @@ def find_row(config: Mapping[str, object], read: bool = False) -> WorkloadRow:
     if shards is not None:
         kind = _kind_of_shards(str(shards), read) or _likely_kind(config)
         return next(row for row in TABLE if row.kind == kind)
-
-    # Nothing does: perhaps a key is misspelt.
-    cure = ""
-    for key in map(str, data):
-        hint = nearest(key, DATA_KEYS)
-        if hint.startswith("did you mean"):
-            cure += f"{key!r}: {hint} "
-    cure += f"give one of these keys: {', '.join(DATA_KEYS)}"
+    cure = f"give one of these keys: {', '.join(DATA_KEYS)}"
     raise UserError("selects no workload", key="data", cure=cure)
 
 
 def check_sources(config: Mapping[str, object]) -> None:
-    """Raise UserError for a path in `data:` at which nothing is. Imports no torch."""
+    """Raise UserError for a path in `data:` at which nothing is, or a small file of questions with
+    a fault. Imports no torch.
+    """
     # These take a while, and need packages that a task's hook may have to install.
     from detalbert.addresses import check_there, ending_of
     from detalbert.records import READERS
     from detalbert.squad.sources import OFFICIAL_SHA256
+    from detalbert.training.first_look import check_questions
 
     data = _section(config, "data")
     for key in SOURCE_KEYS:
@@ -119,6 +116,8 @@ def check_sources(config: Mapping[str, object]) -> None:
             endings = [ending_of(name)] if key == "shards" else [*READERS, ".txt", ".md"]
             if name not in OFFICIAL_SHA256:
                 check_there(name, f"data.{key}", endings)
+    if "train" in data:
+        check_questions(dict(data))
 
 
 def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:
@@ -131,7 +130,7 @@ def _kind_of_shards(address: str, read: bool) -> str | None:
     if read:
         return resolve_name("detalbert.corpus.index:read_index")(address).get("kind")
     try:
-        return json.loads((Path(address) / "index.json").read_text()).get("kind")
+        return load_json(Path(address) / "index.json").get("kind")
     except (OSError, ValueError, AttributeError):
         return None  # elsewhere, or damaged, which is said later
 

@@ -1,4 +1,4 @@
-"""python -m benchmarks step [--workload lm] [--json]
+"""python -m benchmarks step [--workload lm] [--json]: beside a baseline.
 
 A stage measures this package and a baseline in turn, in one run, and fails if their results differ:
 `step` (optimizer steps), `lm` (those of a language model, sharded over two processes), `finetune`
@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = Parser("benchmarks", description=__doc__)
     add = parser.add_argument
     add("stage", choices=STAGES)

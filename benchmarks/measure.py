@@ -35,6 +35,7 @@ def experiment(name: str) -> Any:
 
 
 def device() -> torch.device:
+    """Return the first GPU, or the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

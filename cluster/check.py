@@ -14,12 +14,12 @@ One line per problem: file, key, and what to do. Exit status 0: none, or notes o
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detalbert.command import Parser, existing_file, refuse_first
-from detalbert.errors import UserError
+from detalbert.errors import UserError, counted
 
 if TYPE_CHECKING:
     from cluster.pools import Pool
@@ -56,6 +56,7 @@ if __name__ == "__main__":
 
 from cluster.experiment import Experiment, parse_experiment
 from cluster.rules import ADVICE, RULES, placeholders
+from detalbert.escapes import cut, escape_controls
 from detalbert.log import exit_with, fail
 from detalbert.settings.experiment import apply_overrides, find_problems
 from detalbert.settings.values import Config
@@ -107,18 +108,16 @@ def main(argv: list[str] | None = None) -> int:
     if args.json:
         rows = [line._asdict() for line in lines]
         print(json.dumps({"lines": rows, "not_checked": not_checked}, indent=2))
-        return 2 if has_problems else 0
-    for line in lines:
-        print(line)
-    if not has_problems:
-        print(f"nothing to fix in {len(args.configs)} file(s)")
-    print(f"not checked: {'; '.join(not_checked)}")
+    else:
+        for line in lines:
+            print(cut(escape_controls(str(line))))  # a file's name may be any
+        if not has_problems:
+            print(f"nothing to fix in {counted(len(args.configs), 'file')}")
+        print(f"not checked: {'; '.join(not_checked)}")
     return 2 if has_problems else 0
 
 
-def make_lines(
-    path: Path, errors: Iterator[UserError] | list[UserError], is_note: bool = False
-) -> list[Line]:
+def make_lines(path: Path, errors: Iterable[UserError], is_note: bool = False) -> list[Line]:
     """Return the lines about a file."""
     return [
         Line(str(path), key=error.key, problem=error.detail, is_note=is_note) for error in errors

@@ -40,7 +40,7 @@ class Experiment(NamedTuple):
     def rows(self, path: str) -> list[Config]:
         """Return the mappings of the list at `a.b`, an empty one for what is none."""
         rows = self.at(path)
-        return [_mapping(row) for row in rows] if isinstance(rows, list) else []
+        return [mapping(row) for row in rows] if isinstance(rows, list) else []
 
     @property
     def pool(self) -> "Pool | None":
@@ -71,7 +71,7 @@ class Experiment(NamedTuple):
     @property
     def trains(self) -> bool:
         """Whether it runs this package's train.py, not another file of that name."""
-        keys = {*_mapping(self.config.get("data")), *_mapping(self.config.get("hyperparameters"))}
+        keys = {*mapping(self.config.get("data")), *mapping(self.config.get("hyperparameters"))}
         return self.runs("train.py") and not keys.isdisjoint(
             (*workloads.DATA_KEYS, "model", "model_config")
         )
@@ -100,14 +100,14 @@ def parse_experiment(
     with collected(problems):
         parsers = workloads.parsers(experiment.config)
         experiment = experiment._replace(parsers=parsers)
-        searcher = _mapping(experiment.at("searcher"))
+        searcher = mapping(experiment.at("searcher"))
         with collected(problems):
             parsers.data(experiment.config["data"])
         if isinstance(searcher.get("metric"), str):
             with collected(problems):
                 parsers.check_searcher(searcher)
 
-        hyperparameters = _mapping(experiment.config["hyperparameters"])
+        hyperparameters = mapping(experiment.config["hyperparameters"])
         if searcher.get("name", "single") == "single":
             hyperparameters = single_values(hyperparameters, problems)
         trials = []
@@ -145,7 +145,7 @@ def _choices(hyperparameters: Config) -> Iterator[Config]:
 
 def choice_ends(value: object) -> list[Any]:
     """Return the choices of a hyperparameter, or the ends of its range; none of an invalid one."""
-    keys = _mapping(value)
+    keys = mapping(value)
     kind = keys.get("type")
     ends = [keys.get("minval"), keys.get("maxval")]
     if kind == "const":
@@ -162,6 +162,6 @@ def choice_ends(value: object) -> list[Any]:
     return [value]
 
 
-def _mapping(value: object) -> Config:
+def mapping(value: object) -> Config:
     """Return `value` if it is a mapping, else an empty one: its type is the schema's to refuse."""
     return value if isinstance(value, dict) else {}

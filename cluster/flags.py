@@ -26,8 +26,8 @@ def number(flag: str, low: float, high: float) -> Callable[[str], float]:
 
 
 @contextlib.contextmanager
-def needing(requirements: str) -> Iterator[None]:
-    """Convert a failed import of a library to UserError that says how to install it."""
+def needing(extra: str) -> Iterator[None]:
+    """Convert a failed import to UserError that names the extra of pyproject.toml that has it."""
     try:
         yield
     except ImportError as error:
@@ -36,5 +36,5 @@ def needing(requirements: str) -> Iterator[None]:
             raise  # a fault of the package itself
         raise UserError(
             f"{missing} is not installed",
-            cure=f"run pip install -r {requirements}",
+            cure=f"run pip install -c constraints.txt '.[{extra}]'",
         ) from None

@@ -18,9 +18,9 @@ from cluster.published import (
 from cluster.sizes import Sizes, find_sizes, flops_per_token, parameters_of
 from detalbert.errors import UserError
 from detalbert.settings.hparams import Length, StepHParams
+from detalbert.settings.values import Config
 from workloads import DOCUMENTS, EXAMPLES, find_row, parsers
 
-Config = dict[str, Any]
 TASKS = {DOCUMENTS: "language", EXAMPLES: "pretraining"}  # by kind of shards
 SQUAD = ("rajpurkar/squad_v2", "squad_v2", "train-v2.0.json")
 TEXT_BYTES = 4.5  # of a token of English

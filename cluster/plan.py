@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from cluster.flags import needing, number
 from detalbert.command import Parser, existing_file, page_file, refuse_first
 from detalbert.errors import UserError, nearest
+from detalbert.escapes import escape_controls
 
 
 def _parser() -> Parser:
@@ -103,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
     """Print the plan; return the exit status."""
     try:
         args = _parser().parse_args(argv)
-        with needing("requirements.txt"):
+        with needing("cluster"):
             plan = make_plan(args)
             notes = list(_notes(plan))
             if args.html is not None:
@@ -116,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.json:
         print(as_json(plan))
     else:
-        print(plan.headline, "", option_table(plan), *notes, sep="\n")
+        print(escape_controls("\n".join([plan.headline, "", option_table(plan), *notes])))
     return 0 if plan.keeps_limits else 3
 
 
@@ -256,7 +257,7 @@ def as_json(plan: Plan) -> str:
             "validations": plan.job.validations,
         },
     }
-    return json.dumps(content, indent=1, ensure_ascii=False)
+    return json.dumps(content, indent=1)
 
 
 if __name__ == "__main__":

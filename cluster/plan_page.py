@@ -45,8 +45,8 @@ def write_page(path: Path, title: str, lines: Sequence[str], plan: Any) -> None:
         picture=_draw(fitting, plan),
         table=fitting[COLUMNS].to_html(index=False, border=0, float_format="{:,.2f}".format),
     )
-    with writing(path, "give --html another file"), whole_file(path) as file:
-        file.write(page)
+    with writing(path, "give --html another file"), whole_file(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
 
 
 def _draw(fitting: pd.DataFrame, plan: Any) -> str:
@@ -57,14 +57,14 @@ def _draw(fitting: pd.DataFrame, plan: Any) -> str:
         axes.scatter(options["hours"], options["dollars"], s=12, c=COLORS[market], label=market)
     front = find_front(fitting)
     axes.plot(front["hours"], front["dollars"], color="gray", label="none is faster and cheaper")
-    best, published = plan.best, plan.published
+    best = plan.best
     axes.plot(best["hours"], best["dollars"], "r*", markersize=14, label="the one to take")
+    published = plan.published
     if published is not None:
         dollars = published.machines * published.hours * published.dollars
-        label = f"published, April 2021: {published.machines} x {published.instance}"
-        axes.plot(published.hours, dollars, "kx", label=label)
+        axes.plot(published.hours, dollars, "kx", label="the published run, April 2021")
     axes.set(xscale="log", yscale="log", xlabel="hours", ylabel="dollars")
-    axes.legend()
+    figure.legend(loc="upper center", ncols=3)
     file = io.StringIO()
     figure.savefig(file, format="svg")
     _, _, svg = file.getvalue().partition("<svg")

@@ -5,12 +5,13 @@ import re
 from argparse import Namespace
 from typing import Any, NamedTuple
 
+from cluster.experiment import mapping
 from cluster.machines import Gpu, gpu_of
 from cluster.prices import slots_of
 from detalbert.errors import UserError
+from detalbert.settings.values import Config
 from detalbert.settings.yaml_files import read_yaml
 
-Config = dict[str, Any]
 # Of a shipped master config, to be filled in.
 PLACEHOLDER = re.compile("<<.*>>")
 # A config with one of these is a master's.
@@ -67,11 +68,11 @@ def configured_pools(config: Config, file: str) -> dict[str, Pool]:
             key=file,
             cure="give a master.yaml; of a Helm chart, the one that `helm template` makes",
         )
-    manager = _mapping(config.get("resource_manager"))
+    manager = mapping(config.get("resource_manager"))
     default = manager.get("default_compute_resource_pool", "default")
     pools = {}
-    for row in map(_mapping, rows):
-        pool = _configured_pool(str(row.get("pool_name")), _mapping(row.get("provider")))
+    for row in map(mapping, rows):
+        pool = _configured_pool(str(row.get("pool_name")), mapping(row.get("provider")))
         pools[pool.name] = pool._replace(is_default=pool.name == default)
     return pools
 
@@ -137,7 +138,3 @@ def running_pools(session: Any) -> dict[str, Pool]:
             )
         pools[pool.name] = pool
     return pools
-
-
-def _mapping(value: object) -> Config:
-    return value if isinstance(value, dict) else {}

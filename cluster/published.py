@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from cluster import DATA
-from detalbert.engine.flops import PEAKS, causal_flops_per_token, encoder_flops_per_token
+from detalbert.engine.flops import PEAKS, encoder_flops_per_token
+from lm.flops import causal_flops_per_token
 
 _DATA = yaml.safe_load((DATA / "published.yaml").read_text(encoding="utf-8"))
 # Training windows of SQuAD 2.0 in the older preprocessing; the article itself says none, its times

@@ -5,15 +5,18 @@ No torch is needed, and nothing is built or downloaded: the keys are those of a 
 and positions are not counted, and memory is that of states and one window, within a fifth.
 """
 
-import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from cluster.published import MASKED, MODELS
-from detalbert.engine.flops import FFN_PRODUCTS, causal_flops_per_token, encoder_flops_per_token
-from detalbert.errors import UserError, nearest
+from detalbert.addresses import unreadable
+from detalbert.engine.flops import encoder_flops_per_token
+from detalbert.errors import UserError, as_user_error, nearest
 from detalbert.settings.hparams import StepHParams
+from detalbert.sums import load_json
+from lm.flops import FFN_PRODUCTS, causal_flops_per_token
 
 Sizes = Any  # attributes as a transformers config has them
 OVERHEAD = 1.5 * 2**30  # bytes of a GPU for CUDA, NCCL and fragmentation
@@ -47,8 +50,10 @@ def find_sizes(hparams: StepHParams, root: Path) -> Sizes:
         keys = model_keys() if model_keys is not None else hparams.model_config
         return _as_config(keys or {})
     folder = root / name
-    if (folder / "config.json").is_file():
-        return _as_config(json.loads((folder / "config.json").read_text("utf-8")))
+    path = folder / "config.json"
+    if os.path.isfile(path):
+        with as_user_error(unreadable(str(path))):
+            return _as_config(load_json(path))
     short_name = name.partition("@")[0].split("/")[-1]
     if short_name not in MODELS:
         raise UserError(
@@ -72,8 +77,9 @@ def _as_config(keys: dict[str, Any]) -> Sizes:
     if keys["model_type"] == "gpt2":
         keys.setdefault("intermediate_size", 4 * keys.get("hidden_size", 0))
     for key in SIZES:
-        if not isinstance(keys.get(key), int):
-            raise UserError("missing", key=f"hyperparameters.model_config.{key}", cure="set it")
+        size = keys.get(key)
+        if not isinstance(size, int) or size < 1:
+            raise UserError("no size", key=f"hyperparameters.model_config.{key}", cure="set it")
     return SimpleNamespace(**keys)
 
 

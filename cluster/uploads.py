@@ -71,7 +71,7 @@ def _is_path(address: str, folder: Path) -> bool:
         address.startswith(".")
         or address.endswith("/")
         or ending_of(address) in READERS
-        or (folder / address).exists()
+        or os.path.exists(folder / address)
     )
 
 

@@ -13,18 +13,14 @@ import logging
 import lzma
 import os
 import re
-import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
+from backports import zstd
+
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.sums import checksum
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 # Frames of `zstd --long=31`; the decoder's own limit is 27.
 _ZSTD_OPTIONS = {int(zstd.DecompressionParameter.window_log_max): 31}
@@ -35,6 +31,8 @@ UNPACK: dict[str, Callable[[Any], Any]] = {
     ".zst": lambda file: zstd.open(file, options=_ZSTD_OPTIONS),
 }
 BUFFER = 1 << 20  # bytes per read
+# A file may unpack to SMALL bytes, and SWELLING for each of its own.
+SMALL, SWELLING = 1 << 25, 1000
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _HIDDEN = re.compile(r"(^|/)[._~]")  # of systems, editors, Hadoop, Excel
 _PATTERN = re.compile(r"[*?\[]")
@@ -66,8 +64,8 @@ def is_path(name: str, endings: Collection[str] = ()) -> bool:
 
 def check_there(name: str, key: str, endings: Collection[str]) -> None:
     """Raise UserError if `name` can only be one path on this machine, and nothing is there."""
-    can_be_elsewhere = is_remote(name) or _PATTERN.search(name)
-    if is_path(name, endings) and not can_be_elsewhere and not os.path.exists(name):
+    is_anywhere = is_remote(name) or _PATTERN.search(name) or os.path.exists(name)
+    if is_path(name, endings) and not is_anywhere:
         raise UserError(f"{name}: no such file or folder", key=key, cure=_CURE)
 
 
@@ -94,7 +92,7 @@ def find_files(address: str, key: str, endings: Collection[str]) -> list[str]:
         raise UserError(f"{address}: {problem}", key=key, cure=_CURE)
     if len(files) < len(paths):
         others = len(paths) - len(files)
-        log.info("%s: %d files of other endings are left out", address, others)
+        log.info("%s: left out are files of other endings: %d", address, others)
     # Else its rows would count twice.
     for path in files:
         unpacked, suffix = os.path.splitext(path)
@@ -115,6 +113,8 @@ def _list(address: str) -> list[str]:
     system, path = open_system(address)
     kind = system.get_file_info(path).type
     if kind in (FileType.File, FileType.Unknown):  # a pipe
+        if Path(path).is_char_device():
+            raise ValueError("a device, which has no end")
         return [address]
     folder = path
     pattern = re.compile("")
@@ -147,11 +147,8 @@ def open_system(address: str) -> tuple[Any, str]:
     if protocol == "az":
         account = os.environ.get("AZURE_STORAGE_ACCOUNT", "")
         return fs.AzureFileSystem(account_name=account), path
-    endpoint = os.environ.get("AWS_ENDPOINT_URL")
-    if protocol == "s3" and endpoint:
-        return fs.S3FileSystem(endpoint_override=endpoint), path
     bucket = path.partition("/")[0]
-    system, _ = fs.FileSystem.from_uri(f"{protocol}://{bucket}")  # in the bucket's region
+    system, _ = fs.FileSystem.from_uri(f"{protocol}://{bucket}")  # in its region, AWS_ENDPOINT_URL
     return system, path
 
 
@@ -175,13 +172,40 @@ def unreadable(address: str) -> Callable[[Exception], UserError]:
 
     def convert(error: Exception) -> UserError:
         if isinstance(error, UnicodeError):
-            return UserError(first_line(error), key=address, cure="save it as UTF-8")
+            return UserError(
+                first_line(error),
+                key=address,
+                cure="save it as UTF-8; `file -i FOLDER/*` shows which others are not",
+            )
         is_of_server = is_remote(address) and isinstance(error, OSError)
-        is_passing = is_of_server and not _LASTING.search(str(error))
-        kind = Unavailable if is_passing else UserError
+        is_lasting = not is_of_server or _LASTING.search(str(error))
+        kind = UserError if is_lasting else Unavailable
         return kind(first_line(error), key=address)
 
     return convert
+
+
+def check_unpacked(size: int, packed: int) -> None:
+    """Raise ValueError if `packed` bytes are of far more than any text packs to."""
+    if size > SMALL + SWELLING * packed:
+        raise ValueError(f"it unpacks to more than {SWELLING:,} times its size")
+
+
+class _Bounded(io.RawIOBase):
+    """What is unpacked of a file, as far as `check_unpacked` allows."""
+
+    def __init__(self, file: Any, packed: Any) -> None:
+        self.file = file
+        self.packed = packed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.file.read(len(buffer))
+        buffer[: len(content)] = content
+        check_unpacked(self.file.tell(), self.packed.tell())
+        return len(content)
 
 
 @contextlib.contextmanager
@@ -195,7 +219,7 @@ def open_bytes(address: str) -> Iterator[Any]:
     else:
         raw = io.FileIO(address)
     with raw, unpack(io.BufferedReader(raw, BUFFER)) as file:
-        yield file
+        yield io.BufferedReader(_Bounded(file, raw), BUFFER) if suffix in UNPACK else file
 
 
 @contextlib.contextmanager

@@ -22,10 +22,10 @@ PAGE_MARK = b'<meta name="generator" content="detalbert">'
 class Parser(argparse.ArgumentParser):
     """A parser that raises UserError in place of printing its usage."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, prog: str, **options: Any) -> None:
         # The descriptions are docstrings with examples, whose lines argparse would fold.
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(*args, **options)
+        lines = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, formatter_class=lines, **options)
         self.add_argument("--version", action="version", version=f"detalbert {__version__}")
 
     def error(self, message: str) -> NoReturn:
@@ -34,24 +34,22 @@ class Parser(argparse.ArgumentParser):
 
 def existing_file(text: str) -> Path:
     """Return the path of a file that a flag names. Raises UserError if it is not there."""
-    # A pipe is one, too; of a text that is too long for a name there is none.
-    if os.path.isdir(text) or not os.path.exists(text):
-        raise UserError("no such file", key=text, cure="name one that is there")
-    return Path(text)
-
-
-def page_file(text: str) -> Path:
-    """Return the path that a flag names for a page. Raises UserError if another file is there."""
     path = Path(text)
-    check_page(path, cure="give another file")
+    # A pipe is one, too; a device would be read for ever; a text may be too long for a name.
+    if not os.path.exists(text) or path.is_dir() or path.is_char_device():
+        raise UserError("no such file", key=text, cure="name one that is there")
     return path
 
 
-def check_page(path: Path, cure: str) -> None:
-    """Raise UserError if there is anything at `path` but a page of ours."""
+def page_file(text: str) -> Path:
+    """Return the path that a flag names for a page. Raises UserError if anything is there but a
+    page of ours.
+    """
+    path = Path(text)
     if path.exists() and not (path.is_file() and PAGE_MARK in path.read_bytes()[:1000]):
         problem = "it would be replaced, and this command did not write it"
-        raise UserError(problem, key=str(path), cure=cure)
+        raise UserError(problem, key=text, cure="give another file")
+    return path
 
 
 def refuse_first(command: str, check: Callable[[], object]) -> None:

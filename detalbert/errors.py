@@ -11,7 +11,7 @@ import difflib
 import errno
 from collections.abc import Callable, Iterable, Iterator
 
-from detalbert.escapes import escape_controls
+from detalbert.escapes import cut, escape_controls
 from detalbert.redact import hide_secrets
 
 
@@ -34,7 +34,7 @@ class UserError(Exception):
 
     def __init__(self, problem: str, *, key: str = "", cure: str = "") -> None:
         self.problem = _clean(problem)
-        self.key = _cut(_clean(key), limit=300)
+        self.key = _clean(key, limit=300)
         self.cure = _clean(cure)
         super().__init__(self.problem)
 
@@ -50,7 +50,7 @@ class UserError(Exception):
         """Return the same error of another key: the flag that a user gave for a config's key."""
         # A copy, whose class may have a constructor of another form.
         renamed = copy.copy(self)
-        renamed.key = _cut(_clean(key), limit=300)
+        renamed.key = _clean(key, limit=300)
         return renamed
 
 
@@ -103,10 +103,12 @@ class PeerLost(Unavailable):
     status = 5
 
 
-def _clean(text: str) -> str:
-    """Return `text` as one line, without secrets and control characters."""
+def _clean(text: str, limit: int = 1_000) -> str:
+    """Return `text` as one line of at most `limit` characters, without secrets and control
+    characters.
+    """
     line = " ".join(text.splitlines())
-    return escape_controls(hide_secrets(line))
+    return cut(escape_controls(hide_secrets(line)), limit)
 
 
 def as_raised(error: BaseException | None) -> UserError | None:
@@ -119,6 +121,12 @@ def as_raised(error: BaseException | None) -> UserError | None:
             return UserError("too long for the name of a file", key=str(error.filename))
         error = error.__cause__
     return error
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "1,200 rows"."""
+    ending = "" if number == 1 else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -167,8 +175,4 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, UserError):
         return str(error)
     text = getattr(error, "strerror", None) or str(error)
-    return _cut(" ".join(str(text).split()) or type(error).__name__)
-
-
-def _cut(line: str, limit: int = 120) -> str:
-    return line if len(line) <= limit else f"{line[: limit - 4]} ..."
+    return cut(" ".join(str(text).split()) or type(error).__name__, 120)

@@ -6,7 +6,6 @@ seconds, its cache must do.
 """
 
 import contextlib
-import logging
 import os
 import re
 import socket
@@ -29,7 +28,6 @@ MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 # The commits of this run's hub names: checkpoints keep them, and a restart loads them again.
 commits: dict[str, str] = {}  # {"models/NAME@main": "0123456789abcdef..."}
-log = logging.getLogger(__name__)
 _REVISED = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _NO_ANSWER = ConnectionError, TimeoutError, socket.gaierror, LocalEntryNotFoundError
@@ -89,10 +87,8 @@ def _find_commit(repo: str, revision: str, kind: str) -> str:
     key = f"{kind}s/{repo}@{revision}"
     if _COMMIT.fullmatch(revision) or key in commits:
         return commits.get(key, revision)
-    log.info("loading %s from the hub or, without its answer, from the cache", repo)
     with contextlib.suppress(Exception):  # what then reads the name says more
-        resolved = HfApi().resolve_revision(repo, repo_type=kind, revision=revision)
-        commits[key] = resolved.resolved
+        commits[key] = HfApi().resolve_revision(repo, repo_type=kind, revision=revision).resolved
     return commits.get(key, revision)
 
 
@@ -111,12 +107,11 @@ def find_local(name: str) -> str:
         folder = Path(__file__).parents[1] / name  # such as embedded/albert-tiny
         if not folder.is_dir():
             return name
-    checkpoints = sorted(folder.glob("checkpoints/step-*"))
-    if checkpoints:
+    if (folder / "checkpoints").is_dir():
         raise UserError(
             "a run's folder",
             key=name,
-            cure=f"name one of its checkpoints, such as {checkpoints[-1]}",
+            cure="name one in its checkpoints/",
         )
     return str(folder / PRETRAINED if is_checkpoint(name) else folder)
 
@@ -144,12 +139,13 @@ def hub_errors(
     """Convert any exception but UserError in the block to `KEY: PROBLEM: REASON; CURE`, of the
     class that `hub_error` returns.
     """
-
-    def converted(error: Exception) -> UserError:
-        kind = hub_error(error)
-        return kind(f"{problem}: {first_line(error)}", key=key, cure=cure)
-
-    return as_user_error(converted)
+    return as_user_error(
+        lambda error: hub_error(error)(
+            f"{problem}: {first_line(error)}",
+            key=key,
+            cure=cure,
+        )
+    )
 
 
 def hub_error(error: BaseException) -> type[UserError]:

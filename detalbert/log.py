@@ -10,11 +10,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import NoReturn
 
 from detalbert.errors import UserError
-from detalbert.escapes import escape_controls
+from detalbert.escapes import cut, escape_controls
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +30,17 @@ class _Stderr(logging.Handler):
                 tqdm.write(line, file=sys.stderr)  # above the bars
             else:
                 sys.stderr.write(line + "\n")
-                sys.stderr.flush()
         except Exception:
             self.handleError(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the message with the level before every line, without control characters."""
+        """Return the message with the level before every line, which is cut, without control
+        characters.
+        """
         # Python splits lines at characters that a log shipper does not know, such as form feed.
         text = "\n".join(super().format(record).splitlines())
         lines = escape_controls(text).split("\n")
-        return "\n".join(f"{record.levelname}: {line}" for line in lines)
+        return "\n".join(f"{record.levelname}: {cut(line)}" for line in lines)
 
 
 def rank() -> int:
@@ -50,9 +50,11 @@ def rank() -> int:
 
 def fail(command: str, error: UserError) -> int:
     """Print `COMMAND: error: TEXT` to standard error and return the exit status. The line begins
-    with its level only on a cluster, for the log shipper.
+    with its level only on a cluster, for the log shipper. An error of all ranks is rank 0's to say.
     """
-    line = f"{command}: {error.kind}: {error}"
+    if error.on_all_ranks and rank() != 0:
+        return error.status
+    line = cut(f"{command}: {error.kind}: {error}")
     if "DET_TASK_TYPE" in os.environ:
         log.error("%s", line)
     else:
@@ -67,14 +69,15 @@ def exit_with(command: str, main: Callable[[], int]) -> NoReturn:
     try:
         status = main()
         sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
-            raise
+        sys.exit(status)
+    except BrokenPipeError:
         status = 0
-        if error.errno == errno.ENOSPC:
-            status = fail(command, UserError("the disk of its output is full"))
-        # Python writes what is left at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        status = fail(command, UserError("the disk of its output is full"))
+    # Python writes what is left at its exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
 
 
@@ -85,15 +88,7 @@ def start_logging() -> None:
     logging.getLogger().addHandler(_HANDLER)  # once, however often this is called
     logging.getLogger("detalbert").setLevel(logging.INFO)
     logging.captureWarnings(True)
-    sys.excepthook = _say_uncaught
+    sys.excepthook = lambda *error: log.error("uncaught exception", exc_info=error)
 
 
 _HANDLER = _Stderr()
-
-
-def _say_uncaught(
-    kind: type[BaseException], error: BaseException, where: TracebackType | None
-) -> None:
-    if issubclass(kind, KeyboardInterrupt):
-        return sys.__excepthook__(kind, error, where)
-    log.error("uncaught exception", exc_info=(kind, error, where))

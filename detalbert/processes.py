@@ -1,4 +1,4 @@
-"""A process and its machine: usable cores, end with the parent, handling of SIGTERM and SIGINT.
+"""Ends of processes: with the parent, and by SIGTERM and SIGINT.
 
 Schedulers and terminals send those signals to all processes of a run. So a forked process ignores
 them, and its parent decides when it ends; in return it ends with its parent, however that ends.
@@ -13,19 +13,12 @@ from multiprocessing import context, popen_fork
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-import loky
-
 from detalbert.files import remove_temporaries
 from detalbert.log import rank
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
-
-
-def count_cores() -> int:
-    """Return the cores within affinity (taskset), CPU quota (cgroup), `LOKY_MAX_CPU_COUNT`."""
-    return loky.cpu_count()
 
 
 def end_on_signals(when: str) -> None:
@@ -77,7 +70,8 @@ class _Child(context.ForkProcess):
 
     def run(self) -> None:
         parent = multiprocessing.parent_process()
-        assert parent is not None and parent.pid is not None
+        assert parent is not None
+        assert parent.pid is not None
         end_with_parent(parent.pid)
         super().run()
 

@@ -8,15 +8,13 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 from tqdm import tqdm
 
 from detalbert.escapes import escape_controls
 from detalbert.log import rank
 
-T = TypeVar("T")
 # Seconds from one line of a work to the next.
 PERIOD = 30.0
 # Seconds of work whose end is not logged.
@@ -39,7 +37,19 @@ class Bar(tqdm):
     monitor_interval = 0  # no thread: each update looks at the clock
 
     def __init__(self, what: str, total: int | None, unit: str, done: int = 0) -> None:
-        is_terminal = sys.stderr.isatty()
+        bar = {
+            "file": sys.stderr,
+            "dynamic_ncols": True,
+            "bar_format": COUNTED if total and unit != "B" else None,
+            "mininterval": 1.0,
+        }
+        lines = {
+            "file": _Lines(),
+            "ncols": 0,  # the numbers alone
+            "position": 0,
+            "delay": PERIOD,
+            "mininterval": PERIOD,
+        }
         super().__init__(
             desc=escape_controls(what),
             total=total,
@@ -47,22 +57,10 @@ class Bar(tqdm):
             unit="B" if unit == "B" else f" {unit}",
             unit_scale=unit == "B",
             disable=rank() != 0 or not unit,
-            file=sys.stderr if is_terminal else _Lines(),
-            dynamic_ncols=is_terminal,
-            ncols=0,  # off a terminal: the numbers alone
-            bar_format=COUNTED if is_terminal and total and unit != "B" else None,
-            position=None if is_terminal else 0,
-            delay=0.0 if is_terminal else PERIOD,
-            mininterval=1.0 if is_terminal else PERIOD,
             miniters=1,
             leave=False,
+            **(bar if sys.stderr.isatty() else lines),
         )
-
-    def each(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield `items`; one is done when the next is requested."""
-        for item in items:
-            yield item
-            self.update()
 
 
 class _Lines:
@@ -73,9 +71,6 @@ class _Lines:
         if line:
             log.info("%s", line)
 
-    def flush(self) -> None:
-        pass
-
 
 @contextlib.contextmanager
 def waiting(what: str, total: int | None = None, unit: str = "") -> Iterator[Bar]:
@@ -83,7 +78,7 @@ def waiting(what: str, total: int | None = None, unit: str = "") -> Iterator[Bar
 
     Args:
         what: the work.
-        total: all of it, in `unit`, which the block counts by `update` or `each`.
+        total: all of it, in `unit`, which the block counts by `update`.
         unit: what is counted, in the plural; "B" for bytes.
     """
     is_chief = rank() == 0

@@ -8,20 +8,21 @@ of another program, has to be saved as CSV first.
 import csv
 import gc
 import io
+import itertools
 import json
 import logging
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
-from detalbert.addresses import BUFFER, as_text, ending_of, open_bytes, unreadable
-from detalbert.errors import UserError, as_user_error
+from detalbert.addresses import BUFFER, as_text, check_unpacked, ending_of, open_bytes, unreadable
+from detalbert.errors import UserError, as_user_error, counted
 
 Row = dict[str, Any]  # values by the names of columns
 Rows = Iterator[tuple[str, Any]]  # each with its place in the file
 Cells = Iterator[tuple[str, list[str]]]  # of a table, each row with its place
 _QUOTED = re.compile(r'"[^"]*"')
-_LINE_END = re.compile(r"\r\n|\r|\n")
 csv.field_size_limit(1 << 30)  # characters of a cell
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,9 @@ def _check_names(names: list[str], place: str) -> None:
 
 def _check_cells(cells: list[str], names: list[str], place: str) -> None:
     if len(cells) != len(names):
-        raise ValueError(f"{place}: {len(cells)} cells under {len(names)} names")
+        raise ValueError(
+            f"{place}: {counted(len(cells), 'cell')} under {counted(len(names), 'name')}"
+        )
     if cells == names:
         raise ValueError(f"{place}: the header once more")
     if "" in names:
@@ -91,71 +94,69 @@ def _read_table(file: Any) -> Rows:
     return _name_cells(_split_lines(as_text(file)))
 
 
-def _split_lines(lines: Iterable[str]) -> Cells:
-    """Yield the cells of CSV. The separator is the most frequent one of the header, outside of
-    quotes.
+def _split_lines(lines: TextIO) -> Cells:
+    """Yield the cells of CSV, without its blank lines. The separator is the most frequent one of
+    the header, outside of quotes.
     """
-    separator = ""
-    has_warned = False
-    for number, record in _join_lines(lines):
-        if not separator:
-            # A header's names have none of the other separators, mostly.
-            outside_quotes = _QUOTED.sub("", record)
-            separator = max(",;\t|", key=outside_quotes.count)
-        try:
-            (cells,) = csv.reader([record], delimiter=separator, strict=True)
-            rows = _count_rows(record, cells, separator)
-        except (csv.Error, ValueError) as error:
-            raise ValueError(f"line {number}: {error}") from None
-        yield f"line {number}", cells
-        if rows == 2 and not has_warned:
-            has_warned = True
-            file = getattr(lines, "name", "a table")
-            log.warning("%s: line %d: a quote may have made one row of two", file, number)
-
-
-def _join_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield the records of CSV that are not blank, each with the number of its first line: a line,
-    or several until a quote is closed.
-    """
-    record = ""
-    begin = 1
+    head = []
     quotes = 0
-    for number, line in enumerate(lines, start=1):
-        record += line
+    for line in lines:
+        head.append(line)
         quotes += line.count('"')
-        if quotes % 2 == 0:
-            if not record.isspace():
-                yield begin, record
-            record = ""
-            begin = number + 1
-    if record:
-        raise ValueError(f"line {begin}: a quote is not closed")
+        if quotes % 2 == 0 and not line.isspace():
+            break
+    # A header's names have none of the other separators, mostly.
+    outside_quotes = _QUOTED.sub("", "".join(head))
+    separator = max(",;\t|", key=outside_quotes.count)
+
+    record: list[str] = []  # the lines of a row
+
+    def recorded() -> Iterator[str]:
+        for line in itertools.chain(head, lines):
+            if "\0" in line:
+                raise csv.Error("a NUL character")
+            record.append(line)
+            yield line
+
+    reader = csv.reader(recorded(), delimiter=separator, strict=True)
+    has_warned = False
+    try:
+        for cells in reader:
+            place = f"line {reader.line_num - len(record) + 1}"
+            if _may_be_two(record, cells, separator) and not has_warned:
+                has_warned = True
+                log.warning("%s: %s: a quote may have made one row of two", lines.name, place)
+            if not all(map(str.isspace, record)):
+                yield place, cells
+            record.clear()
+    except csv.Error as error:
+        number = reader.line_num - len(record) + 1
+        raise ValueError(f"line {number}: {error}") from None
 
 
-def _count_rows(record: str, cells: list[str], separator: str) -> int:
-    """Return how many rows a record may be of which a quote that nobody meant made one.
+def _may_be_two(record: list[str], cells: list[str], separator: str) -> bool:
+    """Return whether a quote that nobody meant may have made one row of two.
+
+    Args:
+        record: the lines of the row.
 
     Raises:
-        ValueError: a quote hides separators, or more than two rows.
+        csv.Error: a quote hides separators, or more than two rows.
     """
-    if "\0" in record:
-        raise ValueError("a NUL character")
     # In 5"a, b",c a separator is missing before the quote, and the comma is taken for one.
     separators = len(cells) - 1
     if any('"' in cell for cell in cells):
-        outside_quotes = _QUOTED.sub("", record)
-        if outside_quotes.count(separator) != separators:
-            raise ValueError("a quote is inside a cell without quotes")
+        outside_quotes = _QUOTED.sub("", "".join(record))
+        if '"' in outside_quotes or outside_quotes.count(separator) != separators:
+            raise csv.Error("a quote is inside a cell without quotes")
 
     # Each line has the separators of a row. A space follows the commas of prose.
-    lines = _LINE_END.split(record.rstrip("\r\n"))
-    counts = {line.count(separator) - line.count(f"{separator} ") for line in lines}
-    if len(lines) == 1 or counts != {separators} or not separators:
-        return 1
-    if len(lines) > 2:
-        raise ValueError("a cell in quotes holds lines that look like rows")
-    return len(lines)
+    counts = {line.count(separator) - line.count(f"{separator} ") for line in record}
+    if len(record) == 1 or counts != {separators} or not separators:
+        return False
+    if len(record) > 2:
+        raise csv.Error("a cell in quotes holds lines that look like rows")
+    return True
 
 
 def _read_json_lines(file: Any) -> Rows:
@@ -187,28 +188,33 @@ def _read_json(file: Any) -> Rows:
     if isinstance(rows, dict):
         data = rows.get("data")
         rows = data if isinstance(data, list) else [rows]
-    return _number(rows)
-
-
-def _number(rows: Iterable[Any]) -> Rows:
-    for number, row in enumerate(rows, start=1):
-        yield f"row {number}", row
+    return ((f"row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 def _read_parquet(file: Any) -> Rows:
     """Yield the rows of a Parquet file, few at a time: of a text in many rows it holds one."""
     from pyarrow import parquet
 
+    size = file.seek(0, io.SEEK_END)
     table = parquet.ParquetFile(file, buffer_size=BUFFER)
     _check_names(table.schema_arrow.names, place="the schema")
-    batches = table.iter_batches(batch_size=16)
-    return _number(row for batch in batches for row in batch.to_pylist())
+    number = 0
+    unpacked = 0
+    for batch in table.iter_batches(batch_size=4):
+        unpacked += batch.nbytes
+        check_unpacked(unpacked, packed=size)
+        for row in batch.to_pylist():
+            number += 1
+            yield f"row {number}", row
 
 
 def _read_sheet(file: Any, sheet: str | None = None) -> Rows:
     import openpyxl  # takes a while, and few have sheets
 
     # Row by row: else a sheet takes fifty times its size.
+    with zipfile.ZipFile(file) as parts:
+        unpacked = sum(part.file_size for part in parts.infolist())
+        check_unpacked(unpacked, packed=file.seek(0, io.SEEK_END))
     workbook = openpyxl.load_workbook(file, read_only=True)
     titles = workbook.sheetnames
     title = sheet or titles[0]
@@ -229,9 +235,7 @@ def _read_cells(sheet: Any, place: str) -> Cells:
         for cell in row:
             if cell.data_type in ("f", "e"):
                 raise ValueError(f"{place}, row {number}: a formula, or an error; save its value")
-            is_whole = isinstance(cell.value, float) and cell.value.is_integer()
-            value = int(cell.value) if is_whole else cell.value
-            cells.append("" if value is None else str(value))
+            cells.append("" if cell.value is None else str(cell.value))
         width = width or len(cells)
         cells += [""] * (width - len(cells))
         yield f"{place}, row {number}", cells

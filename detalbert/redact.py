@@ -27,11 +27,6 @@ _ASSIGNED = re.compile(rf"(?i)((?:[?&]key|(?<![\w.-]){_NAME})=)(?:'[^']*'|\"[^\"
 _LOGIN = re.compile(r"(https?://|://[^/?#\s:@]*:)[^/?#\s]*@")
 
 
-def is_secret(name: str) -> bool:
-    """Return whether what is called `name` is secret, in any style: HF_TOKEN, --api-key, apiKey."""
-    return _SECRET.fullmatch(name) is not None
-
-
 def hide_secrets(text: str) -> str:
     """Return `text` with "***" for logins in addresses and what is assigned to a secret name."""
     return _ASSIGNED.sub(rf"\1{MASK}", _LOGIN.sub(rf"\1{MASK}@", text))
@@ -51,7 +46,8 @@ def masked(value: Any, is_hidden: bool = False) -> Any:
         for key, inner in value.items():
             # {name: TOKEN, value: ...}, of a pod, is a pair like TOKEN: ...
             name = value.get("name") if key == "value" else key
-            hidden[key] = masked(inner, is_hidden or is_secret(str(name)))
+            is_secret = _SECRET.fullmatch(str(name)) is not None
+            hidden[key] = masked(inner, is_hidden or is_secret)
         return hidden
     if isinstance(value, list):
         return [masked(item, is_hidden) for item in value]

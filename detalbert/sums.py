@@ -4,6 +4,7 @@ They tell damage and changes by mistake, not an attack: whoever changes a file c
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -17,6 +18,24 @@ Json = dict[str, Any]
 SUMS = "sums.json"
 # The key of sealed values that has their sum.
 SUM = "sha256"
+LARGEST_JSON = 1 << 28  # bytes of a file
+
+
+def load_json(path: Path) -> Any:
+    """Return the value in a JSON file, whatever it is.
+
+    Raises:
+        OSError: it is not there, or no regular file: a device would be read for ever.
+        ValueError: it is not JSON, or too large.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+    if path.stat().st_size > LARGEST_JSON:
+        raise ValueError(f"more than {LARGEST_JSON:,} bytes")
+    try:
+        return json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError("nested too deep") from None
 
 
 def checksum(path: Path) -> str:
@@ -58,8 +77,7 @@ def write_sums(folder: Path, key: str | None = None, without: Collection[str] = 
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name not in (SUMS, *without):
             files[name] = checksum(path)
-    sealed = seal({"key": key, "files": files})
-    (folder / SUMS).write_text(json.dumps(sealed))
+    (folder / SUMS).write_text(json.dumps({"key": key, "files": files}))
 
 
 def find_change(folder: Path, key: str | None = None) -> str | None:
@@ -70,12 +88,12 @@ def find_change(folder: Path, key: str | None = None) -> str | None:
         key: for what it is to be used; if it was made for another one, SUMS has changed.
     """
     try:
-        sums = json.loads((folder / SUMS).read_text())
+        sums = load_json(folder / SUMS)
         files = {folder / name: digest for name, digest in sums["files"].items()}
-        is_ours = is_sealed(sums) and key in (None, sums.get("key"))
+        written_for = sums["key"]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return SUMS  # missing, or of no such form
-    if not is_ours:
+    if key not in (None, written_for):
         return SUMS
     damaged = find_damaged(files, stamps=folder)
     return None if damaged is None else os.path.relpath(damaged, folder)
@@ -109,12 +127,9 @@ def find_damaged(sums: Mapping[Path, str], stamps: Path) -> Path | None:
         return None
 
     # Without one, all are read; a device would be read for ever, and is refused above.
-    try:
-        for path, digest in sums.items():
-            if checksum(path) != digest:
-                return path
-    except OSError:
-        return path
+    for path, digest in sums.items():
+        if checksum(path) != digest:
+            return path
     with contextlib.suppress(OSError):
         stamp.touch()
     return None

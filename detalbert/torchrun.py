@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import get_args_parser, run
 
-from detalbert.errors import Unavailable
+from detalbert.errors import Unavailable, first_line
 from detalbert.log import fail
 
 
@@ -35,14 +35,9 @@ def main(argv: list[str]) -> int:
         was_killed = failure.exitcode < 0  # by the signal of that number
         return 128 - failure.exitcode if was_killed else failure.exitcode
     except DistNetworkError as error:
-        if "EADDRINUSE" not in str(error):
-            raise
-        port_error = Unavailable(
-            "another program of this machine has that port",
-            key=f"--master_port {args.master_port}",
-            cure="give another, or none for a run on one machine",
-        )
-        return fail("torchrun", port_error)
+        # Another program has the port, or the first machine does not answer.
+        key = f"--master_port {args.master_port}"
+        return fail("torchrun", Unavailable(first_line(error), key=key, cure="give another"))
     except SignalException as error:
         return 128 + error.sigval
     return 0

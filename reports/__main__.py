@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args = _parser().parse_args(argv)
         # Imported here: --help needs none of the libraries.
-        with needing("reports/requirements.txt"):
+        with needing("reports"):
             command = importlib.import_module(f"reports.{args.command}")
             return int(command.run(args))
     except UserError as error:

@@ -64,17 +64,19 @@ def write(
     shown = [column for column in columns if any(row.get(column) for row in rows)]
     cells = [{column: _text(column, row.get(column)) for column in shown} for row in rows]
     if args.html is not None:
-        with writing(args.html, "give --html another file"), whole_file(args.html) as file:
-            file.write(_page(title, cells, notes))
+        with writing(args.html, "give --html another file"), whole_file(args.html) as temporary:
+            temporary.write_text(_page(title, cells, notes), encoding="utf-8")
     if args.form == "json":
         content = {"title": title, "rows": rows, "notes": notes}
-        print(json.dumps(content, indent=1, ensure_ascii=False, default=str))
+        print(json.dumps(content, indent=1, default=str))
     elif args.form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(map(csv_cell, columns))
-        for row in rows:
+        for row in [dict(zip(columns, columns, strict=True)), *rows]:
             values = [row.get(column) for column in columns]
-            writer.writerow(csv_cell(cell) if isinstance(cell, str) else cell for cell in values)
+            writer.writerow(
+                csv_cell(escape_controls(value)) if isinstance(value, str) else value
+                for value in values
+            )
     else:
         texts = {column for row in rows for column in row if isinstance(row[column], str)}
         _print_table(title, cells, notes, texts)

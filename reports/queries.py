@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 from determined.common.api import bindings, errors
 
-from cluster.master import HIDDEN, BoundedSession, login, reaching
+from cluster.master import HIDDEN, MAX_RECORD_SECONDS, BoundedSession, login, reaching
 from detalbert.errors import UserError
 from reports.records import (
     SLACK,
@@ -57,6 +57,7 @@ def fetch_records(args: argparse.Namespace) -> Records | None:
             key=f"--since {args.since}",
         )
     session = login(args.master, args.user)
+    session.seconds = MAX_RECORD_SECONDS
     with reaching(
         session.master,
         problem=f"the records of {session.master} cannot be read",

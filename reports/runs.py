@@ -7,16 +7,16 @@ are ranked by the metric of their own searcher, each metric apart: two metrics h
 """
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from detalbert.errors import UserError, first_line
+from detalbert.settings.yaml_files import read_yaml
+from detalbert.sums import load_json
 from reports.bill import SUMS, fetch_bill, machine_price
 from reports.forms import Row, write
 from reports.records import Records
@@ -137,9 +137,9 @@ def _read_folder(folder: Path) -> Row:
     """Return the run of a folder. Raises UserError if its files are not those of a run."""
     config = {}
     try:
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        if (folder / "config.yaml").exists():
-            config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        metrics = load_json(folder / "metrics.json")
+        if (folder / "config.yaml").is_file():
+            config = read_yaml(folder / "config.yaml")
         run = {
             "name": str(folder),
             "config": config,

@@ -2,7 +2,8 @@
 
 A series is of one model and data set on one kind of machine with one number of loader workers.
 Runs of one size are one row, with their mean. Runs on another number of windows than the first of
-a series, or too short, have no efficiency: it would be that of their start and end.
+a series have no efficiency, nor those that are too short or beside a first that is: it would be
+that of their start and end.
 """
 
 import argparse
@@ -57,13 +58,14 @@ def efficiencies(points: pd.DataFrame) -> pd.DataFrame:
     # Series in order of appearance, each by N; its first row has 100 %.
     by_series = sizes.groupby("series", sort=False)
     table = pd.concat(rows.sort_values("N") for _, rows in by_series)
-    first = table.groupby("series")[["N", "windows", "windows/s"]].transform("first")
     table["seconds"] = table["windows"] / table["windows/s"]
+    sizes = table.groupby("series")[["N", "windows", "windows/s", "seconds"]]
+    first = sizes.transform("first")
     table["speed-up"] = table["windows/s"] / first["windows/s"]
     table["efficiency"] = table["speed-up"] / (table["N"] / first["N"])
 
     difference = (table["windows"] / first["windows"] - 1).abs()
-    is_short = table["seconds"] < MIN_SECONDS
+    is_short = table["seconds"].clip(upper=first["seconds"]) < MIN_SECONDS
     table.loc[is_short | (difference > SAME_WORK), ["speed-up", "efficiency"]] = None
     return table
 

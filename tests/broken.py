@@ -1,17 +1,16 @@
-"""train.py with a part switched off that makes a restart exact, a gradient broken, or marks.
+"""train.py with a part switched off that makes a restart exact, a gradient broken, or a stop.
 
-    python -m tests.broken rng|order|position|gradient|marks|early|alone|none TRAIN-ARGUMENTS...
+    python -m tests.broken rng|order|position|gradient|early|alone|none TRAIN-ARGUMENTS...
+    GO_ON=FILE python -m tests.broken start|validation|checkpoint TRAIN-ARGUMENTS...
 
 `tests.chaos --without PART` runs this in the trainer's place and must then see a difference.
 """
 
-import functools
 import os
 import runpy
 import signal
 import sys
 import time
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,28 +25,30 @@ from detalbert.training import local
 from detalbert.training.workload import Training
 
 
-def switch_off(part: str) -> None:
+def switch_off(part):
     if part == "rng":  # Determined's own restore gives every rank the chief's generator
         trial.seed_step = lambda *_: None
     elif part == "order":  # a sampler's own shuffle, new in every process
         own = np.random.default_rng()
-        order._permutation = functools.lru_cache(lambda seed, epoch, n: own.permutation(n))
+        order.TrainOrder._permute = lambda train, _: own.permutation(len(train))  # type: ignore[method-assign]
         order.ShardOrder._permute = lambda shards, *_: own.permutation(len(shards))  # type: ignore[method-assign]
     elif part == "position":  # the data starts over
         trial.Steps = lambda order, slot, first: Steps(order, slot, 0)
     elif part == "gradient":  # of the last rank at the seventh step: infinite
         backward = StepTrial.backward
 
-        def planted(self: Any, loss: torch.Tensor) -> None:
+        def planted(self, loss):
             backward(self, loss)
             if self.history.step == 6 and self.rank == self.slots - 1:
                 local_part(next(self.model.parameters()).grad).view(-1)[0] = torch.inf
 
         StepTrial.backward = planted
-    elif part == "marks":
-        mark(Training, "load", "start")
-        mark(pytorch._PyTorchTrialController, "_validate", "validation")  # private
-        mark(local, "copy_modules", "checkpoint")
+    elif part == "start":
+        stand_still(Training, "load")
+    elif part == "validation":
+        stand_still(pytorch._PyTorchTrialController, "_validate")  # private
+    elif part == "checkpoint":
+        stand_still(local, "copy_modules")
     elif part == "early":  # rank 1 alone gets SIGTERM before the first step
         terminate_rank_1(Training, "load")
     elif part == "alone":  # or in a step
@@ -56,24 +57,25 @@ def switch_off(part: str) -> None:
         raise SystemExit(f"no such part: {part}")
 
 
-def mark(owner: Any, name: str, place: str) -> None:
-    """Have the first call of a function say MARK and the place, and stay there for a second."""
-    original: Any = getattr(owner, name)
+def stand_still(owner, name):
+    """Have the first call of a function say so, and wait until the file GO_ON is there."""
+    original = getattr(owner, name)
 
-    def marked(*args: Any, **kwargs: Any) -> Any:
+    def wait_and_call(*args, **kwargs):
         setattr(owner, name, original)
-        print(f"MARK {place}", file=sys.stderr, flush=True)
-        time.sleep(1)
+        print("STANDS STILL", file=sys.stderr, flush=True)
+        while not os.path.exists(os.environ["GO_ON"]):
+            time.sleep(0.01)
         return original(*args, **kwargs)
 
-    setattr(owner, name, marked)
+    setattr(owner, name, wait_and_call)
 
 
-def terminate_rank_1(owner: Any, name: str) -> None:
+def terminate_rank_1(owner, name):
     """Have the first call of a function on rank 1 send SIGTERM to its process."""
-    original: Any = getattr(owner, name)
+    original = getattr(owner, name)
 
-    def terminated(*args: Any, **kwargs: Any) -> Any:
+    def terminated(*args, **kwargs):
         setattr(owner, name, original)
         if os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGTERM)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
+from detalbert.engine import safe_load  # noqa: F401
 from tests.conftest import ROOT, launcher, settings
 from tests.fakes.masked import FAMILIES
 from tests.fakes.metadata import MetadataServer
@@ -41,9 +41,7 @@ KINDS = ["SIGKILL", "SIGKILL", "SIGTERM", "spot notice", "full disk", "truncated
 class Soak:
     """One configuration, trained uncut and cut; `python` starts it."""
 
-    def __init__(
-        self, folder: Path, words: list[str], processes: int, without: str, python: str
-    ) -> None:
+    def __init__(self, folder, words, processes, without, python):
         self.log = folder / "log"
         self.processes = processes
         self.metadata = MetadataServer()
@@ -59,14 +57,14 @@ class Soak:
         self.command = [*launcher(processes, python), "-m", "tests.broken", without]
         self.command += [*words, *options, "--output-dir"]
 
-    def start(self, output: Path) -> Started:
+    def start(self, output):
         """The trainer, as soon as it trains."""
         service = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url}
         run = Started([*self.command, output], self.log, **service)
         run.wait_for(*OPENED)
         return run
 
-    def whole(self, output: Path) -> float:
+    def whole(self, output):
         """To the end, uncut; the seconds of its training."""
         run = self.start(output)
         opened = time.monotonic()
@@ -74,7 +72,7 @@ class Soak:
             raise SystemExit(f"the run failed ({run.main.returncode}):\n{run.said}")
         return time.monotonic() - opened
 
-    def cut(self, output: Path, kind: str, delay: float) -> str | None:
+    def cut(self, output, kind, delay):
         """Start, wait `delay` seconds into the training, cut. Returns what the process said last,
         or None if it ended by itself before."""
         run = self.start(output)
@@ -94,7 +92,7 @@ class Soak:
             raise SystemExit(f"{kind}: exit {status}:\n{run.said}")
         return None if ended else run.said.splitlines()[-1].strip()
 
-    def _strike(self, run: Started, kind: str) -> None:
+    def _strike(self, run, kind):
         if kind == "SIGTERM":
             os.kill(run.main.pid, signal.SIGTERM)
         elif kind == "spot notice":
@@ -109,7 +107,7 @@ class Soak:
             run.main.kill()
 
 
-def truncate_newest(checkpoints: Path) -> None:
+def truncate_newest(checkpoints):
     """Cut the newest checkpoint's weights in half, where an older one is left to go back to."""
     folders = sorted(checkpoints.glob("step-*"))
     if len(folders) > 1:
@@ -118,15 +116,15 @@ def truncate_newest(checkpoints: Path) -> None:
 
 
 def soak(
-    cuts: int,
-    processes: int = 1,
-    without: str = "none",
-    seed: int = 0,
-    steps: int = 400,
-    kinds: list[str] | None = None,
-    workload: list[str] | None = None,
-    python: str = sys.executable,
-) -> list[str]:
+    cuts,
+    processes=1,
+    without="none",
+    seed=0,
+    steps=400,
+    kinds=None,
+    workload=None,
+    python=sys.executable,
+):
     """Run uncut, run with `cuts` cuts, and return the differences between the two ends."""
     dice = random.Random(seed)
     kinds = kinds or (KINDS if processes > 1 else KINDS[:-1])
@@ -158,9 +156,7 @@ def soak(
         return differences(uncut, chopped)
 
 
-def words_of(
-    pretraining: bool = False, layout: str | None = None, family: str | None = None
-) -> list[str]:
+def words_of(pretraining=False, layout=None, family=None):
     """The config of a workload, as arguments of train.py; `family` is one to pretrain."""
     if layout:
         name = "language_model"
@@ -178,7 +174,7 @@ def words_of(
     return ["--config", f"{ROOT}/tests/configs/{name}.yaml", *options]
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cuts", type=int, default=30)
     parser.add_argument("--processes", type=int, default=1)

@@ -4,25 +4,24 @@ A fixture that several tests share is a context of its own: "@" and its name.
 """
 
 import os
-from typing import Any
 
 import coverage
 import pytest
 
 
-def _switch(context: str) -> None:
+def _switch(context):
     os.environ["COVERAGE_CONTEXT"] = context  # read by tests/zygote.py
     if running := coverage.Coverage.current():
         running.switch_context(context)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logstart(nodeid: str) -> None:
+def pytest_runtest_logstart(nodeid):
     _switch(nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
+def pytest_fixture_setup(fixturedef, request):
     if fixturedef.scope == "function":
         return (yield)
     before = os.environ["COVERAGE_CONTEXT"]
@@ -37,12 +36,12 @@ class Users:
     """Collects the ids of all tests, of the quick ones, and of those that use a fixture, by its
     name."""
 
-    def __init__(self) -> None:
-        self.of: dict[str, list[str]] = {}
-        self.all: set[str] = set()
-        self.quick: set[str] = set()
+    def __init__(self):
+        self.of = {}
+        self.all = set()
+        self.quick = set()
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
+    def pytest_collection_finish(self, session):
         for item in session.items:
             self.all.add(item.nodeid)
             if item.get_closest_marker("quick"):

@@ -13,10 +13,9 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import coverage
 import pytest
@@ -54,7 +53,7 @@ class Fault(NamedTuple):
     occurrence: int  # of this operator in the file, from 0
 
 
-def find_faults(root: Path) -> Iterator[Fault]:
+def find_faults(root):
     """All faults in functions of the product."""
     listed = subprocess.check_output(["git", "ls-files", "*.py"], cwd=root, text=True)
     for path in listed.splitlines():
@@ -74,7 +73,7 @@ def find_faults(root: Path) -> Iterator[Fault]:
                     occurrence += 1
 
 
-def _line(node: Any) -> int:
+def _line(node):
     """The first line of its statement, whose tests may not all reach the fault's own; 0 outside of
     functions, and for an argument of `zip` or `print` that changes no result."""
     if node.parent.type == "argument" and node.parent.get_first_leaf().value in ("strict", "flush"):
@@ -89,14 +88,14 @@ def _line(node: Any) -> int:
     return 0
 
 
-def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[str]:
+def tests_of(fault, data, users):
     """The tests that run the fault's statement, or use a fixture that did; where a process without
     a context ran it, those of the folder that fork, and of the file's name. The nearest first.
     """
     path = Path(fault.path)
     file = f"/test_{path.stem}.py"
     folder = f"/{path.parent.name or 'cluster'}/"  # as train.py's
-    tests: set[str] = set()
+    tests = set()
     for context in data.contexts_by_lineno(str(ROOT / fault.path)).get(fault.line, [""]):
         if context.startswith("@"):
             tests.update(users.of.get(context[1:], ()))
@@ -107,7 +106,7 @@ def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[st
         tests.update(name for name in forking if folder in name)
         tests.update(name for name in users.all if file in name)
 
-    def distance(name: str) -> tuple[bool, bool, str]:
+    def distance(name):
         return file not in name, folder not in name, name
 
     nearest_first = sorted(tests & users.all, key=distance)
@@ -116,7 +115,7 @@ def tests_of(fault: Fault, data: coverage.CoverageData, users: Users) -> list[st
     return quick + others[:OTHERS]
 
 
-def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
+def is_seen(fault, tests, copy):
     """Whether a test fails with the fault, or hangs. pytest is a zygote's fork."""
     python = sys.executable
     env = os.environ | {"FAULTS": "1"}
@@ -131,7 +130,7 @@ def is_seen(fault: Fault, tests: list[str], copy: Path) -> bool:
             return False
 
 
-def judge(faults: list[Fault], tests: list[list[str]]) -> list[bool]:
+def judge(faults, tests):
     """Whether each fault is seen by its tests; two at a time, each in a copy of the last commit.
 
     Tests and what they start are forks of one process, which has imported torch.
@@ -140,10 +139,9 @@ def judge(faults: list[Fault], tests: list[list[str]]) -> list[bool]:
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
         start_zygote(Path(name))
 
-        def share(first: int) -> None:
+        def share(first):
             copy = Path(name) / str(first) / "main"
             copy.parent.mkdir()
-            (copy.parent / "shared").symlink_to(ROOT.parent / "shared")
             subprocess.run(["git", "worktree", "add", "-q", "--detach", copy], cwd=ROOT, check=True)
             for number in range(first, len(faults), 2):
                 seen[number] = bool(tests[number]) and is_seen(faults[number], tests[number], copy)
@@ -155,7 +153,7 @@ def judge(faults: list[Fault], tests: list[list[str]]) -> list[bool]:
     return seen
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)

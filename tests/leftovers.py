@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -21,7 +20,7 @@ class Started:
     children of children too, whoever their parent is now.
     """
 
-    def __init__(self, command: list[Any], log: Path, cwd: Path = ROOT, **env: str) -> None:
+    def __init__(self, command, log, cwd=ROOT, **env):
         self.log = log.resolve()
         self.before = set(os.listdir("/dev/shm"))
         with log.open("w") as file:
@@ -35,22 +34,22 @@ class Started:
             )
 
     @property
-    def said(self) -> str:
+    def said(self):
         return self.log.read_text()
 
-    def wait_for(self, *texts: str) -> None:
+    def wait_for(self, *texts):
         """Wait until it says one of these; it must not end before."""
 
-        def ended_or_said() -> bool:
+        def ended_or_said():
             return self.main.poll() is not None or any(text in self.said for text in texts)
 
-        wait_for(ended_or_said, 600)
+        wait_for(ended_or_said)
         assert self.main.poll() is None, self.said
 
-    def processes(self) -> list[psutil.Process]:
+    def processes(self):
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
-    def signal(self, number: signal.Signals, *but: str) -> None:
+    def signal(self, number, *but):
         """Send a signal to all processes, as a scheduler does, except to these programs."""
         spared = ("zygote.py run", *but)  # the first would hand it on
         for process in self.processes():
@@ -58,23 +57,23 @@ class Started:
                 if not any(program in " ".join(process.cmdline()) for program in spared):
                     process.send_signal(number)
 
-    def left(self) -> list[str]:
-        """What is still there five seconds after the end. Its processes are killed then."""
-        self.main.wait(120)
-        deadline = time.monotonic() + 5
+    def left(self):
+        """What does not go after the end, in half a minute. Its processes are killed then."""
+        self.main.wait(300)
         left = self._left()
+        deadline = time.monotonic() + 30
         while left and time.monotonic() < deadline:
             time.sleep(0.1)
             left = self._left()
         self.signal(signal.SIGKILL)
         return left
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _is_ours(self, process):
         with contextlib.suppress(OSError):  # it ended, or is another user's
             return os.readlink(f"/proc/{process.pid}/fd/2") == str(self.log)
         return False
 
-    def _left(self) -> list[str]:
+    def _left(self):
         files = set(os.listdir("/dev/shm")) - self.before
         if files:
             files -= self._mapped_by_others()  # tests that run beside this one
@@ -83,7 +82,7 @@ class Started:
             files &= set(os.listdir("/dev/shm"))
         return [str(process) for process in self.processes()] + sorted(files)
 
-    def _mapped_by_others(self) -> set[str]:
+    def _mapped_by_others(self):
         mapped = set()
         for process in psutil.process_iter():
             if self._is_ours(process):

@@ -3,11 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 FOLDER = os.environ.get("OLDER_TRANSFORMERS", "")  # of packages, before the environment's own
 # Loads a folder by its class, and writes what both make of a text.
@@ -28,7 +26,7 @@ torch.save(tensors, out)
 """
 
 
-def ids_and_outputs(class_name: str, folder: Path, text: str, out: Path) -> list[Tensor]:
+def ids_and_outputs(class_name, folder, text, out):
     """What transformers 4.57 makes of a text: token ids, then the tensors that the model returns.
     Skips the test if it is not installed.
     """

@@ -13,12 +13,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import load_file
 
-from detalbert.engine import safe_load  # noqa: F401 (lets torch.load read checkpoints)
+from detalbert.engine import safe_load  # noqa: F401
 from detalbert.sums import checksum
 from tests.conftest import ROOT, launcher, settings
 from tests.fakes.runs import metrics, newest, official
@@ -45,7 +45,7 @@ CASES = {
 }
 
 
-def train(checkout: Path, case: Case, output: Path, *options: str) -> None:
+def train(checkout, case, output, *options):
     """Train `case` with the code of `checkout`, unless `output` has such a run already."""
     if (output / "done").is_file():
         return
@@ -60,7 +60,7 @@ def train(checkout: Path, case: Case, output: Path, *options: str) -> None:
     (output / "done").touch()
 
 
-def run(checkout: Path, words: list[str]) -> str:
+def run(checkout, words):
     """Standard output of Python with these words, in `checkout`."""
     ended = subprocess.run([sys.executable, *words], cwd=checkout, capture_output=True, text=True)
     if ended.returncode != 0:
@@ -68,7 +68,7 @@ def run(checkout: Path, words: list[str]) -> str:
     return ended.stdout
 
 
-def hashes(output: Path) -> dict[str, str]:
+def hashes(output):
     """SHA-256 by part of a run's last checkpoint, of its scores and of what it predicted."""
     sums = of_checkpoint(newest(output))
     for name in ("predictions.json", "null_odds.json"):
@@ -79,18 +79,18 @@ def hashes(output: Path) -> dict[str, str]:
     return sums
 
 
-def unequal(sums: dict[str, str], others: dict[str, str]) -> list[str]:
+def unequal(sums, others):
     """The names of what is not the same, or on one side only."""
     names = sums.keys() | others.keys()
     return sorted(name for name in names if sums.get(name) != others.get(name))
 
 
-def differences(output: Path, other_output: Path) -> list[str]:
+def differences(output, other_output):
     """The names of what differs between the ends of two runs."""
     return unequal(hashes(output), hashes(other_output))
 
 
-def of_checkpoint(folder: Path) -> dict[str, str]:
+def of_checkpoint(folder):
     """SHA-256 by part: weights, optimizer and schedule, or the files of a sharded model."""
     shards = sorted(folder.glob("shard-*.safetensors"))
     if shards:
@@ -99,7 +99,7 @@ def of_checkpoint(folder: Path) -> dict[str, str]:
     return {part: of_value(state[part]) for part in PARTS}
 
 
-def of_value(value: Any) -> str:
+def of_value(value):
     """SHA-256 of nested dicts and lists of tensors, numbers and text."""
     if isinstance(value, torch.Tensor):
         header = f"{value.dtype} {tuple(value.shape)}".encode()
@@ -119,7 +119,7 @@ USED = ("local", "lm_local")  # runs
 NOT_COMPARED = ("README.md", "sums.json")  # they name the version
 
 
-def use(checkout: Path, runs: Path, folder: Path) -> dict[str, str]:
+def use(checkout, runs, folder):
     """What `checkout` predicts from and exports of runs, by SHA-256; exports stay in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     sums = {}
@@ -136,7 +136,7 @@ def use(checkout: Path, runs: Path, folder: Path) -> dict[str, str]:
     return sums
 
 
-def report(name: str, sums: dict[str, str], others: dict[str, str]) -> int:
+def report(name, sums, others):
     """Print and count what differs."""
     names = unequal(sums, others)
     outcome = f"different: {', '.join(names)}" if names else f"{len(sums)} parts equal"
@@ -144,7 +144,7 @@ def report(name: str, sums: dict[str, str], others: dict[str, str]) -> int:
     return len(names)
 
 
-def compare_case(name: str, case: Case, folder: Path) -> int:
+def compare_case(name, case, folder):
     """Count what differs in a run of this checkout, and in one that it resumes."""
     theirs = folder / "before" / name
     ours = folder / "after" / name
@@ -156,7 +156,7 @@ def compare_case(name: str, case: Case, folder: Path) -> int:
     return different + report(f"{name}, resumed", hashes(theirs), hashes(resumed))
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", type=Path, help="the other checkout")
     parser.add_argument("--keep", type=Path, required=True, help="folder of the runs")

@@ -3,9 +3,6 @@
 import importlib
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,7 +32,7 @@ finally:
 """
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess:
+def run(command):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
@@ -70,18 +67,10 @@ def test_a_python_without_packages_is_told_in_one_line(command, real_python):
 
 
 LONG = "x" * 400
-TOO_LONG = {
-    "train.py": ["train.py", "--config", "configs/local.yaml", "--set", f"data.train={LONG}"],
-    "predict.py": ["predict.py", "--question", "a", "--context", "b", "--model", LONG],
-    "detalbert.corpus": ["configs/pretrain_local.yaml", "--set", f"data.text={LONG}"],
-    "cluster.plan": ["configs/modern8.yaml", "--master", LONG],
-    "cluster.check": ["configs/local.yaml", "--set", f"data.train={LONG}"],
-    "reports": ["cost", LONG],
-}
 
 
 @pytest.mark.parametrize("module", NEEDED)
-def test_every_command_prints_the_version(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_prints_the_version(module, capsys):
     package = ("benchmarks", "detalbert.corpus", "reports")
     name = f"{module}.__main__" if module in package else module
     with pytest.raises(SystemExit) as ended:
@@ -91,16 +80,14 @@ def test_every_command_prints_the_version(module: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "main, words",
+    ("main", "words"),
     [
         (train.main, ["--resume", LONG]),
         (train.main, ["--set", f"hyperparameters.model={LONG}"]),
         (predict.main, ["--model", LONG, "--serve"]),
     ],
 )
-def test_a_text_that_is_no_name_for_a_file_is_one_line(
-    main: Callable[[list[str]], int], words: list[str], tmp_path: Path, capsys: Any
-) -> None:
+def test_a_text_that_is_no_name_for_a_file_is_one_line(main, words, tmp_path, capsys):
     if main is train.main:
         words = [*words, "--output-dir", str(tmp_path)]
     assert main(words) == 2

@@ -2,11 +2,11 @@
 
 import inspect
 
-import boto3  # noqa: F401  Determined's manager needs it imported
+import boto3  # noqa: F401
 import determined
 from determined import core, experimental, pytorch, util
 
-import detalbert.determined_internals  # noqa: F401  it is what is tested
+import detalbert.engine.determined_internals  # noqa: F401
 
 LOOP, CHECKPOINTS = pytorch._PyTorchTrialController, core.CheckpointContext
 CONTEXT = pytorch.PyTorchTrialContext

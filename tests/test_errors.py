@@ -5,19 +5,32 @@ import errno
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
 
 import pytest
 
 from detalbert import errors
-from detalbert.errors import SectionError, Unavailable, UserError, unknown_key
+from detalbert.errors import SectionError, Unavailable, UserError, counted, unknown_key
 from detalbert.log import exit_with, fail, start_logging
+from tests.conftest import ROOT
+
+PRODUCT = {"detalbert", "pretrain", "lm", "cluster", "reports", "benchmarks", "train.py", "data.py"}
+
+
+def test_a_count_has_its_noun():
+    """No message says "1 rows", or "1 row(s)"."""
+    assert [counted(number, "row") for number in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
+    product = [path for path in ROOT.rglob("*.py") if path.parts[len(ROOT.parts)] in PRODUCT]
+    texts = {path: path.read_text(encoding="utf-8") for path in product}
+    assert len(texts) > 100
+    assert [path for path, text in texts.items() if re.search(r"\w\(s\)[ ,;\"]", text)] == []
 
 
 @pytest.mark.parametrize("key", ["", "data.x"])
 @pytest.mark.parametrize("cure", ["", "change it"])
-def test_a_line_is_key_problem_and_cure(key: str, cure: str) -> None:
+def test_a_line_is_key_problem_and_cure(key, cure):
     error = UserError("wrong", key=key, cure=cure)
     head, tail = f"{key}: " if key else "", f"; {cure}" if cure else ""
     assert str(error) == f"{head}wrong{tail}"
@@ -25,15 +38,17 @@ def test_a_line_is_key_problem_and_cure(key: str, cure: str) -> None:
     assert str(error) == f"{head}wrong{tail}"  # itself it stays as it was
 
 
-def test_each_part_is_one_line_without_logins() -> None:
+def test_each_part_is_one_line_without_logins():
     error = UserError(
         "not\nthere\x1b[2J", key="s3://me:secret@host/a", cure="see https://you:word@host"
     )
-    assert "\n" not in str(error) and "\x1b" not in str(error)
-    assert "secret" not in error.key and "word@" not in error.cure
+    assert "\n" not in str(error)
+    assert "\x1b" not in str(error)
+    assert "secret" not in error.key
+    assert "word@" not in error.cure
 
 
-def test_an_error_travels_whole() -> None:
+def test_an_error_travels_whole():
     """Worker processes and ranks pickle them; constructors differ, and an attribute may be set."""
     unknown = unknown_key("lr_scal", "hyperparameters", known=["lr_scale"])
     section = SectionError([unknown, UserError("missing", key="hyperparameters.seed")])
@@ -42,7 +57,8 @@ def test_an_error_travels_whole() -> None:
     for error in (unknown, section, *plain):
         error.on_all_ranks = True
         for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
-            assert type(other) is type(error) and str(other) == str(error)
+            assert type(other) is type(error)
+            assert str(other) == str(error)
             assert (other.key, other.status, other.on_all_ranks) == (error.key, error.status, True)
     assert len(pickle.loads(pickle.dumps(section)).problems) == 2
 
@@ -64,6 +80,14 @@ def test_every_line_has_a_level_and_comes_once(capsys, monkeypatch):
     )
 
 
+def test_an_error_of_all_ranks_is_told_by_the_first(capsys, monkeypatch):
+    error = errors.Diverged("not finite")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        assert fail("x.py", error) == error.status
+    assert capsys.readouterr().err == "x.py: error: not finite\n"
+
+
 CRASH = """
 import warnings
 from detalbert.log import start_logging
@@ -74,7 +98,7 @@ raise RuntimeError("CUDA out of memory")
 
 
 def test_warnings_and_uncaught_errors_have_levels_too(script):
-    ended = subprocess.run(script(CRASH), capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(script(CRASH), capture_output=True, text=True, timeout=300)
     assert ended.returncode == 1
     lines = ended.stderr.splitlines()
     assert "UserWarning: of some" in lines[0]
@@ -82,9 +106,9 @@ def test_warnings_and_uncaught_errors_have_levels_too(script):
     assert {line.split(" ")[0] for line in lines} == {"WARNING:", "ERROR:"}
 
 
-@pytest.mark.parametrize("number, status", [(errno.EPIPE, 0), (errno.ENOSPC, 2)])
+@pytest.mark.parametrize(("number", "status"), [(errno.EPIPE, 0), (errno.ENOSPC, 2)])
 def test_an_output_that_takes_no_more_ends_a_command(number, status, capfd):
-    def main() -> int:
+    def main():
         raise OSError(number, os.strerror(number))
 
     saved = os.dup(1)

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from unittest.mock import Mock, call
 
 import pytest
@@ -23,7 +21,7 @@ NOBODY = "http://127.0.0.1:9"
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """An empty cache of the hub's client, which is all that it has."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -31,14 +29,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-def failure(call: Callable[[], object]) -> Exception:
-    with pytest.raises(Exception) as raised:  # whatever the client raises
+def failure(call):
+    with pytest.raises(Exception) as raised:  # noqa: PT011  whatever the client raises
         call()
     return raised.value
 
 
 @pytest.mark.parametrize(
-    "status, kind",
+    ("status", "kind"),
     [(401, UserError), (404, UserError), (429, Unavailable), (500, Unavailable), (0, Unavailable)],
 )
 def test_which_failures_are_worth_another_try(status, kind, monkeypatch):
@@ -57,7 +55,8 @@ def test_without_an_answer_the_cache_must_do(cache, tmp_path, monkeypatch, caplo
     commit = put(cache, "org/a", "main", model_of(7, tmp_path / "model"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub, "HfApi", lambda: HfApi(endpoint=NOBODY))
-    assert size_of("org/a") == 7 and hub.commits == {"models/org/a@main": commit}
+    assert size_of("org/a") == 7
+    assert hub.commits == {"models/org/a@main": commit}
     for is_offline in (False, True):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
         read = Mock(side_effect=LocalEntryNotFoundError("not in the cache"))
@@ -69,7 +68,7 @@ def test_without_an_answer_the_cache_must_do(cache, tmp_path, monkeypatch, caplo
         assert isinstance(raised.value, Unavailable) is not is_offline
 
 
-def model_of(size: int, folder: Path) -> Path:
+def model_of(size, folder):
     """The embedded model's files, its config with this size."""
     shutil.copytree(ROOT / "embedded" / "albert-tiny", folder)
     config = json.loads((folder / "config.json").read_text())
@@ -77,7 +76,7 @@ def model_of(size: int, folder: Path) -> Path:
     return folder
 
 
-def size_of(name: str) -> int:
+def size_of(name):
     return hub.load_named(AutoConfig.from_pretrained, name).intermediate_size
 
 
@@ -115,5 +114,5 @@ def test_a_folder_comes_first_and_a_run_is_no_model(tmp_path, monkeypatch):
     for name, revision in (("a", "b"), ("org/a", "refs/pr/1"), ("org/a", "v1.0")):
         assert hub.split_revision(f"{name}@{revision}") == (name, revision)
     (tmp_path / "checkpoints" / "step-00000008").mkdir(parents=True)
-    with pytest.raises(UserError, match="such as .*/checkpoints/step-00000008$"):
+    with pytest.raises(UserError, match="a run's folder; name one in its checkpoints/$"):
         named_tokenizer(str(tmp_path))

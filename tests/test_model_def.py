@@ -8,15 +8,17 @@ import pytest
 import torch
 import torch_optimizer
 
+import model_def
 from data import load_tokenizer
 from detalbert.engine.models import build_span_model, starts_from_scratch
 from detalbert.engine.order import TrainOrder
 from detalbert.hub import PRETRAINED
 from detalbert.settings.hparams import DataConfig, HParams
-from detalbert.squad.answers import Answers, merge_answers
+from detalbert.squad import calibration
+from detalbert.squad.answers import merge_answers
 from detalbert.squad.metrics import score
 from detalbert.training.folder import SCORES
-from model_def import AnswerReducer, SquadTrial
+from model_def import AnswerReducer
 from tests.engine.trials import first_batch, trial_of
 from tests.fakes.runs import official
 
@@ -39,7 +41,7 @@ def test_what_steps_is_radam_at_the_scheduled_rate(tiny_config):
 
 
 def test_dropout_depends_on_seed_step_and_rank(tiny_config):
-    def gradients(step: int = 3, rank: int = 0, seed: int = 1) -> torch.Tensor:
+    def gradients(step=3, rank=0, seed=1):
         with trial_of(tiny_config, seed=seed) as trial:
             batch = first_batch(trial)
             torch.rand(step + 7)  # whatever the generator went through before
@@ -65,11 +67,8 @@ def test_windows_are_dealt_in_the_order_of_the_seed(tiny_config):
     assert sorted(windows) == sorted(order.share(0, 1).tolist())
 
 
-Slot = tuple[list, list]  # a slot's candidates, and the losses of its windows
-
-
 @torch.no_grad()
-def validate(trial: SquadTrial) -> list[Slot]:
+def validate(trial):
     """Validate as many slots would, each with one batch; what each has for the chief."""
     trial.model.eval()
     slots = []
@@ -81,7 +80,7 @@ def validate(trial: SquadTrial) -> list[Slot]:
     return slots
 
 
-def merge(trial: SquadTrial, slots: list[Slot], threshold: float) -> Answers:
+def merge(trial, slots, threshold):
     """The answers of all slots at a threshold."""
     candidates = []
     for slot_candidates, _ in slots:
@@ -121,6 +120,29 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config):
         assert other_rank.latest is None
 
 
+def test_answers_are_scored_in_the_language_of_the_data(tiny_config, monkeypatch):
+    languages = []
+
+    def recorded(function):
+        def call(*args, language, **kwargs):
+            languages.append(language)
+            return function(*args, language=language, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(model_def, "score", recorded(score))
+    monkeypatch.setattr(
+        model_def.calibration, "fit_calibration", recorded(calibration.fit_calibration)
+    )
+    with trial_of(tiny_config) as trial:
+        slots = validate(trial)
+        split = trial.data.validation
+        config = dataclasses.replace(split.config, language="zh")
+        trial.reducer.split = dataclasses.replace(split, config=config)
+        trial.reducer.cross_slot_reduce(slots)
+    assert languages == ["zh", "zh"]
+
+
 def test_answers_are_in_the_checkpoint_of_their_weights(tiny_config, tmp_path):
     with trial_of(tiny_config) as trial:
         slots = validate(trial)
@@ -128,7 +150,8 @@ def test_answers_are_in_the_checkpoint_of_their_weights(tiny_config, tmp_path):
         answers, _ = trial.validated()
         validated = tmp_path / "scored"
         trial.on_checkpoint_write_end(str(validated))
-        assert json.loads((validated / SCORES).read_text()) == trial.reducer.metrics
+        scores = {**trial.reducer.metrics, "language": "en"}
+        assert json.loads((validated / SCORES).read_text()) == scores
         assert json.loads((validated / "predictions.json").read_text()) == answers.predictions
         assert (validated / PRETRAINED).is_dir()
 

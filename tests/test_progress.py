@@ -1,6 +1,5 @@
 """Progress: lines off a terminal, a bar on one, nothing of other ranks."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -10,28 +9,25 @@ from detalbert import progress
 from detalbert.log import start_logging
 from detalbert.progress import waiting
 
-Sleep = Callable[[float], None]
-
 
 @pytest.fixture
-def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
+def sleep(monkeypatch):
     """Return a function that lets time pass."""
     start_logging()
     now = SimpleNamespace(seconds=1000.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.seconds))
     monkeypatch.setattr(tqdm.std, "time", lambda: now.seconds)
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         now.seconds += seconds
 
     return sleep
 
 
-def test_off_a_terminal_a_line_comes_after_each_half_minute(
-    sleep: Sleep, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_off_a_terminal_a_line_comes_after_each_half_minute(sleep, capsys):
     with waiting("validation\x1b[2J", total=100, unit="batches") as bar:
-        for _ in bar.each(range(100)):
+        bar.iterable = range(100)
+        for _ in bar:
             sleep(1.0)
         with waiting("downloading", total=4_000_000, unit="B") as inner:
             sleep(40)
@@ -52,11 +48,10 @@ def test_off_a_terminal_a_line_comes_after_each_half_minute(
     ]
 
 
-def test_other_ranks_show_nothing(
-    sleep: Sleep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_ranks_show_nothing(sleep, capsys, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     with waiting("validation", total=2, unit="batches") as bar:
-        assert list(bar.each("ab")) == ["a", "b"]
+        bar.iterable = "ab"
+        assert list(bar) == ["a", "b"]
         sleep(100)
     assert capsys.readouterr().err == ""

@@ -15,7 +15,7 @@ SMTP_PASS GITHUB_PAT sig passwords session_cookie KAGGLE_KEY""".split()
 PLAIN = """tokenizer tokens token_type_ids max_tokens_per_forward pad_token mask_token_id text_key
 key author unauthenticated tokens_per_second token_file num_key_value_heads experiment_seed
 secretary decoder_start_token_id""".split()
-ADDRESSES: list[tuple[str, str]] = [
+ADDRESSES = [
     ("https://me:planted@example.org/a?b=c@d", "https://***@example.org/a?b=c@d"),
     ("s3://key:planted@b/c", "s3://key:***@b/c"),
     ("https://planted@b/c, me@d", "https://***@b/c, me@d"),
@@ -26,7 +26,7 @@ ADDRESSES: list[tuple[str, str]] = [
 
 
 @given(st.sampled_from(SECRET), st.sampled_from(["{}={}", "x {}='{}' y", "--x=A=1,{}={}"]))
-def test_what_has_a_secret_name_is_hidden(name: str, form: str) -> None:
+def test_what_has_a_secret_name_is_hidden(name, form):
     text = form.format(name, "planted")
     for shown in (masked(text), str(UserError(text))):
         assert "planted" not in shown
@@ -37,19 +37,19 @@ def test_what_has_a_secret_name_is_hidden(name: str, form: str) -> None:
 
 
 @given(st.sampled_from(PLAIN), st.sampled_from(["{}=5", "{}: 5", "--{} 5", "{} 5"]))
-def test_what_has_another_name_stays(name: str, form: str) -> None:
+def test_what_has_another_name_stays(name, form):
     text = form.format(name)
     assert masked(text) == str(UserError(text)) == text
     assert masked({name: text, "n": 5}) == {name: text, "n": 5}
 
 
-@pytest.mark.parametrize("address, shown", ADDRESSES)
-def test_logins_and_keys_of_addresses_are_hidden(address: str, shown: str) -> None:
+@pytest.mark.parametrize(("address", "shown"), ADDRESSES)
+def test_logins_and_keys_of_addresses_are_hidden(address, shown):
     assert masked({"a": address}) == {"a": shown}
     assert str(UserError("gone", key=address)) == f"{shown}: gone"
 
 
-def test_a_masked_config_is_as_valid_as_it_was() -> None:
+def test_a_masked_config_is_as_valid_as_it_was():
     assert "planted" in str(PLANTED)
     assert "planted" not in str(masked(PLANTED))
     assert masked(masked(PLANTED)) == masked(PLANTED)

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -24,9 +22,7 @@ from tests.fakes.questions import load_world
 from tests.fakes.runs import metrics, newest, only_error, refusal, run
 
 
-def independent_scores(
-    validation: str, output_dir: Path, limit: int | None = None
-) -> dict[str, float]:
+def independent_scores(validation, output_dir, limit=None):
     """The scores of a run's predictions, from the questions and the files alone."""
     source = open_source(validation, "validation", output_dir)
     examples = list(itertools.islice(read_examples(source), limit))
@@ -71,15 +67,15 @@ def test_no_file_of_a_run_has_a_secret(finished, tmp_path):
     assert config["environment"] == environment
 
 
-def test_real_squad_from_scratch(shared, tmp_path, capsys, fork):
+def test_real_squad_from_scratch(golden_dir, tmp_path, capsys, fork):
     """The issue's own command, but for fewer steps and questions: seconds instead of minutes."""
     output = tmp_path / "real"
-    dev = f"{shared}/squad/dev.json"
+    dev = f"{golden_dir}/dev.json"
     options = settings(max_steps=6)
     for value in (
-        f"data.train={shared}/squad/train.json",
+        f"data.train={golden_dir}/train.json",
         f"data.validation={dev}",
-        f"data.tokenizer={shared}/albert-tokenizer",
+        f"data.tokenizer={golden_dir}/albert-tokenizer",
         f"data.cache_dir={tmp_path}/cache",
         "data.max_train_examples=300",
         "data.max_validation_examples=100",
@@ -146,7 +142,7 @@ def test_bad_input_in_processes(tiny_config, tmp_path, train):
     assert 1 <= lines <= 2  # each rank says it, if torchrun leaves it the time
 
 
-def wrong_answers(document: dict[str, Any]) -> dict[str, Any]:
+def wrong_answers(document):
     """The same questions, each with the answers of the next one of its paragraph."""
     document = copy.deepcopy(document)
     for article in document["data"]:
@@ -164,7 +160,7 @@ def test_the_default_learns_and_wrong_answers_do_not(tmp_path, train):
     """What `make train` runs reaches its scores; with the answers mixed up it is far from them."""
     every_core = str(os.cpu_count())  # no bits are compared
 
-    def start(output: Path, *options: str) -> float:
+    def start(output, *options):
         """Train a run; its exact matches at step 400."""
         ended = train(
             "--output-dir",

@@ -2,17 +2,16 @@
 
 import json
 import subprocess
-from typing import Any
 
 import pytest
 
 from detalbert.errors import UserError
 from tests.conftest import ROOT
-from workloads import choose, find_row, main
+from workloads import check_sources, choose, find_row, main
 
 LM, PRETRAINING, SQUAD = "lm.trial", "pretrain.trial", "model_def"
 MASKED = {"model_config": {"model_type": "modernbert"}, "masked_fraction": 0.3}
-FITTING: list[tuple[Any, Any, str]] = [
+FITTING = [
     ({"documents": "a", "train": "b"}, {}, LM),
     ({"shards": "a"}, {"layout": "auto"}, LM),
     ({"shards": "a"}, {"model_config": {"model_type": "gpt2"}}, LM),
@@ -26,31 +25,22 @@ FITTING: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("data", "hparams", "module"), FITTING)
-def test_a_key_of_the_data_selects_the_row(data: Any, hparams: Any, module: str) -> None:
+def test_a_key_of_the_data_selects_the_row(data, hparams, module):
     config = {"data": data, "hyperparameters": hparams}
     assert find_row(config).workload.split(":")[0] == module
 
 
 @pytest.mark.parametrize("kind", ["documents", "examples"])
-def test_shards_say_what_they_hold(kind: str, tmp_path: Any) -> None:
+def test_shards_say_what_they_hold(kind, tmp_path):
     (tmp_path / "index.json").write_text(json.dumps({"kind": kind}))
     config = {"data": {"shards": str(tmp_path)}, "hyperparameters": {"layout": "auto"}}
     assert find_row(config).kind == kind
 
 
-WRONG: list[tuple[Any, str]] = [
-    ({}, ""),
-    ({"data": None}, ""),
-    ({"data": 5}, ""),
-    ({"data": {"trian": "a", "validation": "b"}}, "'trian': did you mean 'train'[?] "),
-    ({"data": {"document": "a", "validation": "b"}}, "'document': did you mean 'documents'[?] "),
-]
-
-
-@pytest.mark.parametrize(("config", "hint"), WRONG)
-def test_a_config_that_no_row_fits_is_one_line(config: Any, hint: str) -> None:
+@pytest.mark.parametrize("config", [{}, {"data": None}, {"data": 5}, {"data": {"trian": "a"}}])
+def test_a_config_that_no_row_fits_is_one_line(config):
     keys = "documents, text, train, shards"
-    with pytest.raises(UserError, match=f"^data: selects no .*; {hint}give one .* keys: {keys}$"):
+    with pytest.raises(UserError, match=f"^data: selects no workload; give one .* keys: {keys}$"):
         choose(config)
 
 
@@ -63,9 +53,29 @@ def test_parsers_come_without_torch_and_workloads_without_each_other(real_python
     assert subprocess.run(script(code), cwd=ROOT).returncode == 0
 
 
-def test_the_hook_names_all_mistakes_of_a_task(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_of_a_small_file_is_told_without_torch(real_python, tmp_path):
+    """Of either file, as far as a run reads it."""
+    good = {"question": "Where?", "context": "It is in Kiel.", "answer": "Kiel"}
+    rows = [good, {**good, "context": "It is in Bonn.", "answer": "Ulm"}]
+    (tmp_path / "bad.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "good.jsonl").write_text(json.dumps(good))
+    files = {name: str(tmp_path / f"{name}.jsonl") for name in ("bad", "good")}
+    for data in (
+        {"train": files["bad"], "validation_fraction": 0.1},
+        {"train": files["good"], "validation": files["bad"]},
+    ):
+        with pytest.raises(UserError, match=r"bad\.jsonl: line 2: .* 'Ulm' is not in its context"):
+            check_sources({"data": data})
+    for key in ({"skip_invalid": True}, {"max_validation_examples": 1}):
+        check_sources({"data": {**data, **key}})
+    code = (
+        f"import sys, workloads; workloads.check_sources({{'data': {{'train': {files['good']!r}, "
+    )
+    code += f"'validation': {files['good']!r}}}}}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([real_python, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_the_hook_names_all_mistakes_of_a_task(monkeypatch, capsys):
     monkeypatch.delenv("DET_EXPERIMENT_CONFIG", raising=False)
     assert main() == 0  # a notebook
     config = {"data": {"documents": "generated", "vocab_sise": 400}}

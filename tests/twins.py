@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.conftest import ROOT, settings
@@ -36,7 +35,7 @@ FEW = ["--set", "data.max_validation_examples=200"]
 
 
 @contextlib.contextmanager
-def busy(processes: int) -> Iterator[None]:
+def busy(processes):
     """So many processes that multiply matrices on one thread each."""
     code = "import torch; torch.set_num_threads(1); a = torch.rand(512, 512)\nwhile True: a @ a"
     started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(processes)]
@@ -48,7 +47,7 @@ def busy(processes: int) -> Iterator[None]:
             process.wait()
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("count", type=int, help="runs")
     parser.add_argument("--load", type=int, default=0, help="busy processes beside them")
@@ -62,7 +61,7 @@ def main() -> int:
         options += settings(model=None, model_config=BERT)
         options += ["--set", "data.tokenizer=embedded/albert-tiny"]
     case = Case(args.config, STEPS, processes=args.processes, options=tuple(options))
-    seen: collections.Counter[str] = collections.Counter()
+    seen = collections.Counter()
     with tempfile.TemporaryDirectory() as name, busy(args.load):
         for number in range(1, args.count + 1):
             out = Path(name) / str(number)

@@ -30,7 +30,7 @@ transformers.models.llama.modeling_llama""".split()
 SIZE = 1 << 20  # bytes of a request: arguments and environment
 
 
-def start_zygote(folder: os.PathLike) -> str:
+def start_zygote(folder):
     """The program, in `folder`; the zygote starts unless ZYGOTE_OWNER has one already."""
     import subprocess  # which no start of the program shall import
 
@@ -44,7 +44,7 @@ def start_zygote(folder: os.PathLike) -> str:
     return str(path)
 
 
-def run(owner: str, python: str, program: str, *words: str) -> None:
+def run(owner, python, program, *words):
     """Be the command: have the zygote fork, wait for the fork's end, end in the same way."""
     options = list(words[words[:1] == ("-u",) :])
     if not options or not (options[0].endswith(".py") or options[0] == "-m"):
@@ -66,7 +66,7 @@ def run(owner: str, python: str, program: str, *words: str) -> None:
     os._exit(status)
 
 
-def serve(owner: str) -> None:
+def serve(owner):
     """Fork for each request until process `owner` ends. An owner's second zygote ends at once."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -76,7 +76,7 @@ def serve(owner: str) -> None:
     listener.listen(256)
     list(map(importlib.import_module, LARGE))
     os.fsync = lambda file: None  # as in tests/conftest.py
-    forks: dict = {}  # a fork's link and its process descriptor -> (process id, both)
+    forks = {}  # a fork's link and its process descriptor -> (process id, both)
     while os.path.exists(f"/proc/{owner}"):
         for ready in select.select([listener, *forks], [], [], 5)[0]:
             if ready is listener:
@@ -102,7 +102,7 @@ def serve(owner: str) -> None:
                     link.send(str(status).encode())
 
 
-def become(files: list[int], program: str, words: list[str], cwd: str, env: dict) -> None:
+def become(files, program, words, cwd, env):
     """Be Python with these words, from start to end, in this fork."""
     if not os.path.samestat(os.fstat(files[3]), os.stat("/proc/self/ns/mnt")):
         ctypes.CDLL(None).setns(files[3], 0)  # it would leave a chroot

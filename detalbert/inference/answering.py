@@ -8,19 +8,19 @@ results that depend neither on the file's length nor on which process answers wh
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 
 from detalbert.engine.forward import evaluate_row
 from detalbert.engine.rows import CHUNK, CPU_TOKENS, SquadRow, pack_rows, validation_rows
 from detalbert.inference.model import Trained
+from detalbert.progress import Bar, waiting
 from detalbert.squad.answers import NBestEntry, merge_answers, n_best_list
 from detalbert.squad.calibration import calibrated
 from detalbert.squad.decoding import Candidates
-from detalbert.squad.windows import Example, Windows, build_windows
-
-T = TypeVar("T")
+from detalbert.squad.example import Example
+from detalbert.squad.windows import Windows, build_windows
 
 
 class Answered(NamedTuple):
@@ -35,17 +35,14 @@ class Answered(NamedTuple):
 
 def join(chunks: Sequence[Answered]) -> Answered:
     """Return the answers of all chunks, in their order, as one."""
-    return Answered(
-        examples=[example for chunk in chunks for example in chunk.examples],
-        predictions=_union(chunk.predictions for chunk in chunks),
-        null_odds=_union(chunk.null_odds for chunk in chunks),
-        spans=_union(chunk.spans for chunk in chunks),
-        n_best=_union(chunk.n_best for chunk in chunks),
-    )
-
-
-def _union(mappings: Iterable[dict[str, T]]) -> dict[str, T]:
-    return {name: value for mapping in mappings for name, value in mapping.items()}
+    joined = Answered(examples=[], predictions={}, null_odds={}, spans={}, n_best={})
+    for chunk in chunks:
+        joined.examples.extend(chunk.examples)
+        joined.predictions.update(chunk.predictions)
+        joined.null_odds.update(chunk.null_odds)
+        joined.spans.update(chunk.spans)
+        joined.n_best.update(chunk.n_best)
+    return joined
 
 
 class _Chunk(NamedTuple):
@@ -55,7 +52,8 @@ class _Chunk(NamedTuple):
 
 
 def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> Iterator[Answered]:
-    """Yield the answers to any number of questions in order, CHUNK at a time.
+    """Yield the answers to any number of questions in order, CHUNK at a time; show the progress in
+    windows, of which a long document has hundreds.
 
     Windows, rows and spans are bitwise those of a validation of the same questions.
 
@@ -72,14 +70,18 @@ def answer(trained: Trained, examples: Iterable[Example], threshold: float) -> I
         batch = list(itertools.islice(questions, CHUNK))
         return featurise(trained, batch) if batch else None
 
-    with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
+    with (
+        waiting("answering", unit="windows") as bar,
+        ThreadPoolExecutor(1) as ahead,
+        ThreadPoolExecutor(1) as behind,
+    ):
         encoding = ahead.submit(encode_next)
         merging: Future[Answered] | None = None
         chunk = encoding.result()
         while chunk is not None:
             # The model runs on this chunk; one thread encodes the next, one merges the last.
             encoding = ahead.submit(encode_next)
-            spans = evaluate_windows(trained, chunk)
+            spans = evaluate_windows(trained, chunk, bar)
             if merging is not None:
                 yield merging.result()
             merging = behind.submit(merge_chunk, trained, chunk, spans, threshold)
@@ -102,20 +104,23 @@ def featurise(trained: Trained, examples: list[Example]) -> _Chunk:
     max_tokens = hparams.max_tokens_per_forward
     if max_tokens == "auto":  # which is for training
         max_tokens = CPU_TOKENS
-    padded = trained.forward.padded
     rows: list[SquadRow] = []
     for numbers in validation_rows(windows.lengths, windows.example_index, max_tokens):
-        rows += pack_rows(windows, numbers, max_tokens, padded=padded)
+        rows += pack_rows(windows, numbers, max_tokens, padded=trained.forward.padded)
     return _Chunk(examples, windows, rows)
 
 
 @torch.no_grad()
-def evaluate_windows(trained: Trained, chunk: _Chunk) -> list[Candidates]:
-    """Run the model on all rows of a chunk; return the best spans of their windows, by row."""
+def evaluate_windows(trained: Trained, chunk: _Chunk, bar: Bar | None = None) -> list[Candidates]:
+    """Run the model on all rows of a chunk; return the best spans of their windows, by row. A `bar`
+    counts the windows.
+    """
     spans = []
     for row in chunk.rows:
         row_spans, _ = evaluate_row(trained.forward, row, trained.hparams, labelled=False)
         spans.append(row_spans)
+        if bar is not None:
+            bar.update(len(row_spans.windows))
     return spans
 
 
@@ -128,11 +133,10 @@ def merge_chunk(
 
     # Slope and offset that a validation fitted turn the probabilities into calibrated ones.
     best = n_best_list(examples, windows, spans, n_best_size=trained.hparams.n_best_size)
-    n_best = {name: calibrated(entries, trained.scores) for name, entries in best.items()}
     return Answered(
         examples=examples,
         predictions=answers.predictions,
         null_odds=answers.null_odds,
         spans=answers.spans,
-        n_best=n_best,
+        n_best={name: calibrated(entries, trained.scores) for name, entries in best.items()},
     )

@@ -7,7 +7,6 @@ reads again. It names no path of this machine and holds no login, as such folder
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePath
@@ -22,12 +21,15 @@ from detalbert.files import whole_folder, write_json
 from detalbert.hub import split_revision
 from detalbert.inference.model import SETTINGS, Trained
 from detalbert.redact import masked
+from detalbert.settings.languages import ENGLISH
 from detalbert.squad.sources import OFFICIAL_SHA256
-from detalbert.sums import Json, write_sums
+from detalbert.sums import Json, load_json, write_sums
 
 README = "README.md"  # the model card: the one file that may be edited
 CARD = Path(__file__).with_name("card.md")
 FROM_SCRATCH = "random weights"
+# Layers of ModernBERT that attend to all tokens, and to near ones.
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
@@ -83,7 +85,7 @@ def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
         readme: the card's text.
     """
     trained.tokenizer.save_pretrained(folder)
-    _add_older_names(folder)
+    add_older_names(folder)
 
     # A path of this machine means nothing elsewhere: of a folder its name is left.
     hparams = dataclasses.asdict(trained.hparams)
@@ -99,19 +101,20 @@ def write_rest(folder: Path, trained: Any, settings: str, readme: str) -> None:
     (folder / README).write_text(readme, encoding="utf-8")
 
 
-def _add_older_names(folder: Path) -> None:
+def add_older_names(folder: Path) -> None:
     """Make an exported folder load in transformers 4.57 as in 5, which reads these names, too."""
     file = folder / "tokenizer_config.json"
-    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    tokenizer = load_json(file)
     if tokenizer.get("tokenizer_class") == "TokenizersBackend":
         write_json(file, {**tokenizer, "tokenizer_class": "PreTrainedTokenizerFast"})
     file = folder / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = load_json(file)
     # Without these names 4.57 would take its defaults, silently.
     rope = config.get("rope_parameters") or {}
     if config["model_type"] == "modernbert":
-        config["global_rope_theta"] = rope["full_attention"]["rope_theta"]
-        config["local_rope_theta"] = rope["sliding_attention"]["rope_theta"]
+        config["global_rope_theta"] = rope[FULL]["rope_theta"]
+        config["local_rope_theta"] = rope[SLIDING]["rope_theta"]
+        config["global_attn_every_n_layers"] = _global_period(config["layer_types"], rope)
     elif "rope_theta" in rope:
         config["rope_theta"] = rope["rope_theta"]
         if config["model_type"] == "gpt_neox":
@@ -120,6 +123,23 @@ def _add_older_names(folder: Path) -> None:
         if rope["rope_type"] != "default":
             config["rope_scaling"] = {key: rope[key] for key in rope if key != "rope_theta"}
     write_json(file, config)
+
+
+def _global_period(layer_types: list[str], rope: Json) -> int:
+    """Return n of a ModernBERT whose every n-th layer, from the first on, attends to all tokens.
+
+    Raises:
+        UserError: 4.57 has no such order of layers, or no such position embeddings.
+    """
+    period = [*layer_types, FULL].index(FULL, 1)
+    regular = [SLIDING if layer % period else FULL for layer in range(len(layer_types))]
+    if layer_types != regular or {rope[kind]["rope_type"] for kind in rope} != {"default"}:
+        raise UserError(
+            "transformers 4.57 would silently take other layer_types or rope types than its own",
+            key="--export",
+            cure="use the run itself",
+        )
+    return period
 
 
 def card(template: Path, trained: Any, model: PreTrainedModel, license_id: str) -> str:
@@ -160,6 +180,8 @@ def _front_matter(base: str, data: Json, license_id: str) -> str:
     # The hub links a base model, which a folder cannot be.
     is_local = PurePath(base).is_absolute() or base.startswith((".", "embedded/", FROM_SCRATCH))
     front = ModelCardData(
+        # Of answers by default English; of other text it is known if it is set.
+        language=data.get("language", ENGLISH if "train" in data else None),
         license=license_id,
         base_model=None if is_local else split_revision(base)[0],
         datasets="rajpurkar/squad_v2" if data.get("train") in OFFICIAL_SHA256 else None,

@@ -1,13 +1,8 @@
-"""Questions of `predict.py --data`: read once, as those that the model was trained on.
-
-Whether a question was trained on is looked up in the training's own source, if it is on this
-machine. That costs a second for SQuAD, and buys scores that nobody takes for held-out ones.
-"""
+"""Questions of `predict.py --data`: read once, as those that the model was trained on."""
 
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from detalbert.errors import UserError
 from detalbert.inference.model import Trained
@@ -15,12 +10,18 @@ from detalbert.records import Row
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.hparams import DataConfig, parse_data_config
 from detalbert.settings.values import Config
+from detalbert.squad.example import Example
 from detalbert.squad.questions import LeftOut, read_examples
 from detalbert.squad.sources import open_split
-from detalbert.squad.windows import Example
 
-# Keys of `data:` that --set may change: they say how a file is read.
-CHANGEABLE = "data.columns", "data.no_answer", "data.sheet", "data.skip_invalid"
+# Keys of `data:` that --set may change: they say how a file is read and scored.
+CHANGEABLE = (
+    "data.columns",
+    "data.language",
+    "data.no_answer",
+    "data.sheet",
+    "data.skip_invalid",
+)
 log = logging.getLogger(__name__)
 
 
@@ -64,7 +65,7 @@ class Questions:
                 yield example
         if self.left_out:
             first = f"{self.left_out[0].where}: {self.left_out[0].problem}"
-            log.warning("%s questions are left out; the first: %s", len(self.left_out), first)
+            log.warning("questions that are left out: %s; the first: %s", len(self.left_out), first)
         if not total:
             raise UserError("no question that can be answered", key=self.data)
 
@@ -95,33 +96,3 @@ def _naming_flag() -> Iterator[None]:
         yield
     except UserError as error:
         raise error.under("--data" if error.key == "data.validation" else error.key) from None
-
-
-class TrainingQuestions:
-    """The questions that a model was trained on, if they are on this machine.
-
-    Args:
-        data: `data:` of its training; empty: not known.
-    """
-
-    def __init__(self, data: Config) -> None:
-        self.hashes: set[int] | None = None  # None: not known
-        if not data:
-            return
-        config = parse_data_config(data)
-        name = config.train
-        official = Path(config.cache_dir, name.removesuffix(".json"), name)
-        if not (name == "generated" or Path(name).exists() or official.exists()):
-            log.info("which questions were trained on is not known: no %s here", name)
-            return
-        source = open_split(config, "train")
-        examples = read_examples(source, answers_needed=False, left_out=[])
-        self.hashes = {_hash(example) for example in examples}
-
-    def has(self, example: Example) -> bool | None:
-        """Return whether the model was trained on a question; None if that is not known."""
-        return None if self.hashes is None else _hash(example) in self.hashes
-
-
-def _hash(example: Example) -> int:
-    return hash((example.question.strip(), example.context.strip()))

@@ -5,7 +5,6 @@ sums of its files. That takes disk which nothing frees, and buys a second start 
 which is asked again only for names that may change their meaning, such as a trial's best.
 """
 
-import json
 import logging
 import math
 import re
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import snapshot_download
 
-import detalbert.determined_internals  # noqa: F401  by which a download stays in its folder
+import detalbert.engine.determined_internals  # noqa: F401
 from detalbert import hub
 from detalbert.errors import Unavailable, UserError, as_user_error, first_line
 from detalbert.files import cached_folder, write_json
 from detalbert.hub import STATE_DICT
 from detalbert.redact import masked
-from detalbert.sums import Json, find_change
+from detalbert.sums import Json, find_change, load_json
 from detalbert.training.folder import list_checkpoints, read_metrics
 from detalbert.training.manifest import find_damage
 from detalbert.training.workload import is_sharded
@@ -53,8 +52,8 @@ def read_json(path: Path) -> Json:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = load_json(path)
+    except (OSError, ValueError) as error:
         problem = f"cannot be read ({first_line(error)})"
         raise UserError(problem, key=str(path), cure="restore it") from None
     if not isinstance(content, dict):

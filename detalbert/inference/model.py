@@ -6,7 +6,6 @@ the same logits everywhere, at the price of a model that only this package can c
 """
 
 import contextlib
-import json
 import math
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from transformers import (
 from detalbert.engine import determinism
 from detalbert.engine.forward import Forward
 from detalbert.engine.inputs import attention_of, follow_tokenizer, pack_or_pad, positions
-from detalbert.engine.models import check_vocabulary, lacks_tokenizer, load_weights
+from detalbert.engine.models import check_vocabulary, lacks_tokenizer, load_weights, random_model
 from detalbert.engine.rows import ReadLogits, Row
 from detalbert.engine.safe_load import check_finite_weights, is_usable, read_config, read_weights
 from detalbert.errors import NotFinite, UserError, as_user_error, first_line
@@ -34,7 +33,7 @@ from detalbert.inference.find import EXPERIMENT, find, read_json
 from detalbert.settings.hparams import HParams, parse_hparams
 from detalbert.settings.sections import Section, parse_section, strict_dataclass
 from detalbert.squad.calibration import is_calibrated
-from detalbert.sums import Json
+from detalbert.sums import Json, load_json
 from detalbert.training.folder import SCORES, read_metrics
 from detalbert.training.manifest import MANIFEST, find_fault
 from detalbert.training.workload import check_mode
@@ -130,11 +129,13 @@ def read_settings(folder: Path) -> Json:
             cure="give one that train.py wrote",
         )
     # Determined writes these files; the scores are this package's own.
-    trial = json.loads((folder / "load_data.json").read_text())
+    trial = load_json(folder / "load_data.json")
     config = trial.get("experiment_config") or {}
+    scores = read_json(folder / SCORES)
+    scores.pop("language", None)  # which `data` has, too
     return {
         "hyperparameters": trial["hparams"],
-        "scores": read_json(folder / SCORES),
+        "scores": scores,
         "data": config.get("data") or {},
         "steps": read_json(folder / "metadata.json").get("steps_completed"),
     }
@@ -162,12 +163,8 @@ def find_scores(checkpoint: Path, steps: int | None) -> dict[str, float]:
 
 def _read_checkpoint(folder: Path) -> PreTrainedModel:
     config = read_config(folder / PRETRAINED)
-    model = AutoModelForQuestionAnswering.from_config(
-        config,
-        attn_implementation=attention_of(config),
-        dtype=torch.float32,
-        trust_remote_code=False,
-    )
+    attention = attention_of(config)
+    model = random_model(AutoModelForQuestionAnswering, config, attention, name=str(folder))
     model.load_state_dict(read_weights(folder / STATE_DICT))
     check_finite_weights(str(folder), model.named_parameters())
     return model

@@ -5,20 +5,21 @@ scores are compared with the reference's. A reply is for people: its texts are s
 """
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from detalbert.addresses import open_text
 from detalbert.errors import UserError
-from detalbert.escapes import escape_controls, json_line
+from detalbert.escapes import CONTROL, escape_controls
 from detalbert.inference import answering
 from detalbert.inference.model import Trained
 from detalbert.run_page.excerpt import cut_sentence
 from detalbert.squad.answers import NBestEntry
 from detalbert.squad.calibration import given
+from detalbert.squad.example import Example
 from detalbert.squad.questions import is_unicode
-from detalbert.squad.windows import Example
 
 MAX_QUESTION = 10_000  # characters of a question in a flag or a request
 MAX_CONTEXT = 1_000_000  # characters of its context: about 250,000 tokens
@@ -102,21 +103,14 @@ def ask_together(
     Raises:
         UserError: windows cannot cover a context; its `key` is "question 0" of the first pair.
     """
-    examples = []
-    for number, (question, context) in enumerate(questions):
-        example = Example(
-            str(number),
-            title="",
-            context=context,
-            question=question,
-            answers=None,
-        )
-        examples.append(example)
+    examples = [
+        Example(str(number), title="", context=context, question=question, answers=None)
+        for number, (question, context) in enumerate(questions)
+    ]
     chunk = answering.featurise(trained, examples)
     spans = answering.evaluate_windows(trained, chunk)
     answered = answering.merge_chunk(trained, chunk, spans, threshold)
-    calibrated = trained.is_calibrated
-    return [_reply(example, answered, threshold, calibrated) for example in examples]
+    return [_reply(example, answered, threshold, trained.is_calibrated) for example in examples]
 
 
 def _reply(
@@ -150,19 +144,24 @@ def _stripped(entries: list[NBestEntry]) -> list[Choice]:
         start = entry["start"] + len(entry["text"]) - len(entry["text"].lstrip())
         is_span = entry["end"] > entry["start"] and text
         if is_span or not entry["text"]:
-            choice = Choice(
-                text,
-                entry["probability"],
-                start=start,
-                end=start + len(text),
-            )
-            choices.append(choice)
+            choices.append(Choice(text, entry["probability"], start=start, end=start + len(text)))
     return choices
 
 
 def show(reply: Reply, context: str, as_json: bool) -> None:
     """Print a reply: for people, or as a line of JSON."""
     print(json_line(dataclasses.asdict(reply)) if as_json else format_reply(reply, context))
+
+
+def json_line(value: object) -> str:
+    r"""Return `value` as one line of JSON for a terminal or a program: control characters as
+    `\u001b`, other Unicode as it is. Raises ValueError for NaN and infinity, which JSON lacks.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return CONTROL.sub(
+        lambda match: f"\\u{ord(match[0]):04x}",
+        text,
+    )
 
 
 def format_reply(reply: Reply, context: str) -> str:

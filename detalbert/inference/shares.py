@@ -28,7 +28,7 @@ from detalbert.inference.predict_file import (
     score_table,
     write_answers,
 )
-from detalbert.squad.windows import Example
+from detalbert.squad.example import Example
 from detalbert.training import master
 from detalbert.training.local import Ranks
 
@@ -109,7 +109,7 @@ def _answer_parts(
     answers = answer(questions.trained, own, threshold)
     answered: list[Answered] = []
     if ranks.is_chief:
-        log.info("answering %s questions on %s slot(s)", len(examples), size)
+        log.info("questions: %s, slots: %s", len(examples), size)
     for first in range(0, len(parts), size):
         # In the last round some ranks have nothing to answer.
         part = ranks.on_all(next, answers, None)

@@ -1,6 +1,7 @@
 """Held-out questions with what a model made of them, as a table: scores, thresholds, probabilities.
 
-What is right is what the official scorer says, so the page agrees with the scores of a run.
+What is right is what the scorer of `data.language` says, so the page agrees with the scores of a
+run.
 """
 
 from collections.abc import Sequence
@@ -10,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from detalbert.run_page.excerpt import cut_sentence
+from detalbert.settings.languages import ENGLISH
 from detalbert.squad.answers import Answers
 from detalbert.squad.error_groups import find_group
+from detalbert.squad.example import Example
 from detalbert.squad.metrics import gold_scores
-from detalbert.squad.windows import Example
 
 Z = 1.96  # standard errors on either side that hold 95 % of a normal distribution
 FEWEST = 5  # answers of a threshold or a bin that is shown
@@ -29,18 +31,21 @@ class Outcomes(NamedTuple):
 
     table: pd.DataFrame
     threshold: float
+    language: str  # `data.language`
 
 
-def collect(examples: Sequence[Example], answers: Answers, threshold: float) -> Outcomes:
-    """Return the outcomes of all `examples`; `threshold`: of the answers."""
+def collect(
+    examples: Sequence[Example], answers: Answers, threshold: float, language: str = ENGLISH
+) -> Outcomes:
+    """Return the outcomes of all `examples`; `threshold`: of the answers; `language`: theirs."""
     rows = []
     for example in examples:
         prediction = answers.predictions[example.id]
         span = answers.spans[example.id]
         labels = [text for text, _ in example.answers or ()]
         label, start = (example.answers or [("", 0)])[0]
-        exact, f1 = gold_scores(prediction, example)
-        span_exact, _ = gold_scores(span, example)
+        exact, f1 = gold_scores(prediction, example, language)
+        span_exact, _ = gold_scores(span, example, language)
         row = {
             "example": example,
             "expected": cut_sentence(example.context, label, start),
@@ -49,7 +54,7 @@ def collect(examples: Sequence[Example], answers: Answers, threshold: float) -> 
                 prediction,
                 start=example.context.find(prediction),
             ),
-            "group": find_group(labels, prediction),
+            "group": find_group(labels, prediction, language),
             "exact": exact,
             "f1": f1,
             "span_exact": span_exact,
@@ -58,7 +63,7 @@ def collect(examples: Sequence[Example], answers: Answers, threshold: float) -> 
             "probability": answers.probabilities.get(example.id, np.nan),
         }
         rows.append(row)
-    return Outcomes(pd.DataFrame(rows), threshold)
+    return Outcomes(pd.DataFrame(rows), threshold, language)
 
 
 class Interval(NamedTuple):

@@ -7,14 +7,22 @@ sent; a task stores one beside each validated checkpoint.
 from pathlib import Path
 from typing import Any
 
-from detalbert.pages.template import fill_template
+import jinja2
+
 from detalbert.run_page import plots
 from detalbert.run_page.outcomes import Outcomes, interval
 from detalbert.run_page.run import RunSummary
 from detalbert.run_page.verdict import judge_answers, judge_metrics, main_metric
 
-SHOWN = 20  # wrong answers, and right ones
-TEMPLATE = Path(__file__).with_name("page.html.j2")
+SHOWN = 20  # wrong answers
+# A name that the template misspells is an error, not "".
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
 
 
 def render_report(run: RunSummary) -> str:
@@ -31,8 +39,7 @@ def render_report(run: RunSummary) -> str:
         metric, _, baseline = main_metric(run)
         if metric != "loss":
             curves["How good is it?"] = plots.plot_curve(run.history, metric, baseline)
-    return fill_template(
-        TEMPLATE,
+    return TEMPLATES.get_template("page.html.j2").render(
         run=run,
         head=head,
         curves=curves,
@@ -54,27 +61,22 @@ def _describe_answers(outcomes: Outcomes) -> dict[str, Any]:
     wrong = table[table.exact < 1]
     return {
         "texts": len(texts),
+        "language": outcomes.language,
         "questions": len(table),
         "scores": {name: interval(scores) for name, scores in groups.items()},
         "abstaining": 100 * (~table.answerable).mean(),
         "errors": wrong.group.value_counts().to_dict(),
         "is_calibrated": table.probability.notna().any(),
-        "wrong": choose_samples(outcomes, right=False),
-        "right": choose_samples(outcomes, right=True),
+        "wrong": choose_errors(outcomes),
     }
 
 
-def choose_samples(outcomes: Outcomes, right: bool) -> list[dict[str, Any]]:
-    """Return the surest wrong results, where faults of the labels come first, or right ones evenly
-    from the surest to the least sure.
-    """
+def choose_errors(outcomes: Outcomes) -> list[dict[str, Any]]:
+    """Return the surest wrong results, where faults of the labels come first."""
     table = outcomes.table
     distances = (table.odds - outcomes.threshold).abs()
     sureness = table.probability.fillna(distances)
     ranks = sureness.sort_values(ascending=False, kind="stable")
     ordered = table.loc[ranks.index]
-    chosen = ordered[(ordered.exact == 1) == right]
-    if right:
-        step = len(chosen) // SHOWN + 1
-        chosen = chosen[::step]
-    return chosen.head(SHOWN).to_dict("records")
+    wrong = ordered[ordered.exact < 1]
+    return wrong.head(SHOWN).to_dict("records")

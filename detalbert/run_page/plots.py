@@ -1,4 +1,11 @@
-"""The plots of the page of a run: curves, thresholds, probabilities."""
+"""The plots of the page of a run: curves, thresholds, probabilities.
+
+matplotlib draws with colours that stand for those of the style sheet (page.css), and these are
+replaced in the text: a plot is a part of the page, light or dark, and needs no file of its own.
+"""
+
+import io
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from detalbert.engine.history import History
-from detalbert.pages.svg import FIRST, OTHER, SECOND, STYLE, TEXT, inline_svg
 from detalbert.run_page.outcomes import (
     FEWEST,
     Outcomes,
@@ -16,6 +22,19 @@ from detalbert.run_page.outcomes import (
     sweep_thresholds,
 )
 
+STYLE = Path(__file__).with_name("page.mplstyle")
+OTHER = "#9aa1a9"
+FIRST = "#0b5cad"
+SECOND = "#b34700"
+# The colours of a figure, and those of the page in their place.
+COLOURS = {
+    "#000000": "currentColor",
+    OTHER: "var(--other)",
+    FIRST: "var(--first)",
+    SECOND: "var(--second)",
+    "#d9d9d9": "var(--line)",
+    "#ffffff": "var(--page)",
+}
 MOST_POINTS = 300  # of a curve: more are not seen, and make the page large
 
 
@@ -71,10 +90,11 @@ def plot_thresholds(outcomes: Outcomes) -> Markup | None:
     figure, axes = _start("percent of questions answered", "percent right")
     points = _thin(sweep[["answered", "right"]].to_numpy())
     axes.plot(*points.T, color=FIRST)
+    axes.set_ylim(0, 105)  # of a flat line matplotlib would show a few percent
     is_answered = table.odds <= outcomes.threshold
     axes.axvline(
         100 * is_answered.mean(),
-        color=TEXT,
+        color="black",
         ls=":",
         label=f"this run: {outcomes.threshold:g}",
     )
@@ -113,14 +133,25 @@ def _start(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
 
 
 def _finish(figure: Figure, label: str) -> Markup:
-    """Name the lines above the plot, where no line is; return it as SVG."""
+    """Name the lines above the plot, where no line is; return it as SVG, its text as text.
+
+    Args:
+        label: what it shows, for a screen reader.
+    """
     figure.axes[0].legend(
         frameon=False,
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=2,
     )
-    return inline_svg(figure, label)
+    buffer = io.StringIO()
+    # Without metadata, whose date would make two pages of the same numbers differ.
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=metadata)
+    svg = buffer.getvalue().partition("<svg")[2]
+    for colour, name in COLOURS.items():
+        svg = svg.replace(colour, name)
+    return Markup(f'<svg role="img" aria-label="{label}"{svg}')
 
 
 def _thin(points: np.ndarray) -> np.ndarray:

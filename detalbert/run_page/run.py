@@ -57,6 +57,6 @@ def describe_run(
         best=best,
         history=trial.history,
         outcomes=outcomes,
-        shared=int(shared),
+        shared=shared,
         commands=commands,
     )

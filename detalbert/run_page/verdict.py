@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from detalbert.errors import counted
 from detalbert.run_page.outcomes import interval
 from detalbert.run_page.run import RunSummary
 
@@ -40,7 +41,7 @@ def judge_answers(run: RunSummary, table: pd.DataFrame) -> Verdict:
     step = "Begin with a model that has learned SQuAD (configs/questions.yaml)."
     is_bad = False
     if high - low > WIDEST:
-        line = f"Too few to judge: {len(table):,} held-out questions."
+        line = f"Too few held-out questions to judge: {len(table):,}."
         step = "Hold out 100 questions or more, on many texts."
     elif abstaining and low <= abstaining:
         line = "Not clearly better than always abstaining."
@@ -55,7 +56,7 @@ def judge_answers(run: RunSummary, table: pd.DataFrame) -> Verdict:
         line = "Good: nine of ten or more are right."
         step = READ if share < 100 else "Ask it about texts of your own."
     meaning = (
-        f"right: {table.exact.sum():,.0f} of {len(table):,} held-out questions "
+        f"right: {table.exact.sum():,.0f} of {counted(len(table), 'held-out question')} "
         f"(95 % interval {low:.0f} to {high:.0f} %)."
     )
     return Verdict(f"{share:.1f} %", meaning, line, is_bad, step)

@@ -138,8 +138,7 @@ def as_a_master_reads(config: Config) -> Config:
 def _plain(value: Any) -> Any:
     """Return part of a config without nulls, with whole numbers for floats that are whole."""
     if isinstance(value, dict):
-        present = {key: inner for key, inner in value.items() if inner is not None}
-        return {key: _plain(inner) for key, inner in present.items()}
+        return {key: _plain(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return as_whole(value)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from pydantic import Field
 
 from detalbert.errors import UserError, unknown_key
+from detalbert.settings.languages import ENGLISH, Language
 from detalbert.settings.metric import Metric
 from detalbert.settings.sections import (
     Parsers,
@@ -50,9 +51,14 @@ class DataConfig(Section):
     sheet: str | None = None  # of a spreadsheet; default: the first
     # Answers that stand for none: [n/a, "-"].
     no_answer: list[Annotated[str, Field(min_length=0)]] | None = None
+    # Of the answers, by ISO 639-1 code: en is scored as SQuAD 2.0 does it, others as MLQA does.
+    language: Language = ENGLISH
     tokenizer: str | None = None  # a folder or hub name; default: the one beside the model
     cache_dir: str = ".cache"
     skip_invalid: bool = False  # count and skip faulty questions instead of refusing the file
+    # The share of windows without an answer, of questions that have one, that is drawn for each
+    # epoch. Of long documents these are nearly all windows.
+    no_answer_windows: float = Field(1.0, ge=0, le=1)
     max_train_examples: Whole | None = Field(None, gt=0)
     max_validation_examples: Whole | None = Field(None, gt=0)
 
@@ -122,7 +128,7 @@ class StepHParams(Section):
     compile: bool | None = changeable(None)
     # Default: the trial's, see experiment.trial_seed.
     seed: Whole | None = Field(None, ge=0)
-    # Of one slot; auto: the cores that are idle when a run begins. On a CPU the thread count
+    # Of one slot; auto: its share of the cores that the process may use. On a CPU the thread count
     # changes rounding, so a resumed run keeps it.
     threads: Annotated[int, Field(gt=0, le=1_024)] | Literal["auto"] = changeable("auto")
     # Loader processes of one slot; default: by the machine's cores.

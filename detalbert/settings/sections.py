@@ -98,7 +98,9 @@ def _problems(error: ValidationError, section: str, keys: Config) -> list[UserEr
             continue
         # Of a union each type has its own error: "a valid integer", "'auto'".
         if key in problems:
-            reason = f"{problems[key].cure} or {reason.removeprefix('Input should be ')}"
+            cure = problems[key].cure
+            other = reason.removeprefix("Input should be ")
+            reason = cure if other in cure else f"{cure} or {other}"
         value = "missing" if fault["type"] == "missing" else f"{fault['input']!r:.60}"
         problems[key] = UserError(value, key=f"{section}.{key}", cure=reason)
     return list(problems.values())

@@ -1,20 +1,19 @@
 """Keys of `data:` for text that becomes token shards: for pretraining, and language models.
 
-Both have the same keys but for the names of the text and of the held-out text, which tell one
-workload from the other.
+Both have these keys, and names of their own for the text and the held-out text, which tell one
+workload from the other: see their hparams.py.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import PurePath
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from detalbert.errors import UserError
-from detalbert.settings.sections import Section, Whole, parse_section, strict_dataclass
+from detalbert.settings.sections import Section, parse_section, strict_dataclass
 
 
 @strict_dataclass
@@ -139,33 +138,3 @@ class CorpusConfig(Section):
                 key=f"data.{self.held_out_source}",
                 cure="leave it",
             )
-
-
-@strict_dataclass
-class TextConfig(CorpusConfig):
-    """Text for pretraining an encoder; default of `tokenizer`: that of `hyperparameters.model`."""
-
-    source = "text"
-    held_out_source = "validation"
-    model_has_tokenizer = True
-
-    text: Sources = None  # one source, or a list of sources
-    validation: Sources = None  # held-out text; default: a fraction of the documents
-    max_validation_windows: Whole | None = Field(10_000, gt=0)
-
-
-@strict_dataclass
-class DocumentsConfig(CorpusConfig):
-    """Documents for a language model; a tokenizer that is trained on them is byte-level."""
-
-    source = "documents"
-    held_out_source = "validation_documents"
-
-    article: str = Field("file", pattern=r"^(line|file|blank_line|[1-9][0-9]{0,8} lines)$")
-    documents: Sources = None  # one source, or a list of sources
-    validation_documents: Sources = None  # held-out; default: a fraction of the documents
-
-
-# Both raise UserError as `parse_section` does.
-parse_text_config = partial(parse_section, TextConfig, "data")
-parse_documents_config = partial(parse_section, DocumentsConfig, "data")

@@ -4,40 +4,38 @@ import contextlib
 import copy
 import functools
 import io
-import pathlib
 import pickle
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from determined.common import context, v1file_utils
 
 from tests.cluster.container import Trial, namespace
-from tests.conftest import ROOT, Once
+from tests.conftest import ROOT
 from tests.fakes.master import FakeMaster
 
 LAUNCHED = "python3 -m determined.launch.torch_distributed python3 train.py"
 
 
 @pytest.fixture(scope="session")
-def sandbox() -> list[str]:
+def sandbox():
     prefix = namespace()
     if not prefix:
         pytest.skip("no mount namespace for /run/determined: unshare needs user namespaces or root")
     return prefix
 
 
-def uploaded() -> list[Any]:
+def uploaded():
     """The files that `det experiment create configs/local.yaml .` sends, by its own code."""
     with contextlib.redirect_stdout(io.StringIO()):  # its progress
         return context.read_v1_context(ROOT)
 
 
 @pytest.fixture(scope="session")
-def archive() -> bytes:
+def archive():
     """The uploaded files as the master hands them to a container."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
@@ -51,17 +49,17 @@ def archive() -> bytes:
     return buffer.getvalue()
 
 
-def steps_of(checkpoints: list[Any]) -> list[int]:
+def steps_of(checkpoints):
     return [checkpoint.metadata["steps_completed"] for checkpoint in checkpoints]
 
 
 @pytest.fixture(scope="session")
-def new_trial(sandbox, archive, cache_dir, python) -> Callable[..., Trial]:
+def new_trial(sandbox, archive, cache_dir, python):
     return functools.partial(Trial, sandbox, archive, cache_dir, python)
 
 
 @pytest.fixture
-def trial(request, new_trial, tmp_path) -> Trial:
+def trial(request, new_trial, tmp_path):
     return new_trial(tmp_path, **getattr(request, "param", {}))
 
 
@@ -74,8 +72,8 @@ class Ran(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def ran(once: Once, new_trial: Callable[..., Trial]) -> Ran:
-    def fill(folder: pathlib.Path) -> None:
+def ran(once, new_trial):
+    def fill(folder):
         trial = new_trial(
             folder,
             max_steps=60,
@@ -92,7 +90,7 @@ def ran(once: Once, new_trial: Callable[..., Trial]) -> Ran:
 
 
 @pytest.fixture
-def branch(ran: Ran, tmp_path: pathlib.Path) -> Trial:
+def branch(ran, tmp_path):
     """Another one with the config and the checkpoints of `ran`."""
     trial = copy.deepcopy(ran.trial)
     trial.store_in(shutil.copytree(ran.trial.storage, tmp_path / "storage"))

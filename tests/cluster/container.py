@@ -11,9 +11,6 @@ import pathlib
 import socket
 import subprocess
 import uuid
-from typing import Any
-
-import torch
 
 from detalbert.engine import safe_load
 from tests.conftest import TINY, configured
@@ -57,7 +54,7 @@ exec "$DET_PYTHON_EXECUTABLE" -m determined.exec.launch
 """
 
 
-def namespace() -> list[str]:
+def namespace():
     """A command prefix that gives a mount namespace, or nothing where none is to be had."""
     for prefix in (["unshare", "-m"], ["unshare", "-r", "-m"]):
         mount = [*prefix, "mount", "-t", "tmpfs", "none", "/run"]
@@ -67,7 +64,7 @@ def namespace() -> list[str]:
     return []
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as listener:
         listener.bind(("", 0))  # as Determined's server: on all addresses
         return listener.getsockname()[1]
@@ -78,15 +75,15 @@ class Trial:
 
     def __init__(
         self,
-        sandbox: list[str],
-        archive: bytes,
-        cache_dir: pathlib.Path,
-        python: str,
-        folder: pathlib.Path,
-        entrypoint: str = "python3 train.py",
-        base: dict[str, Any] = TINY,
-        **hparams: Any,
-    ) -> None:
+        sandbox,
+        archive,
+        cache_dir,
+        python,
+        folder,
+        entrypoint="python3 train.py",
+        base=TINY,
+        **hparams,
+    ):
         self.sandbox = sandbox
         self.archive = archive
         self.python = python
@@ -94,22 +91,22 @@ class Trial:
         self.config["entrypoint"] = entrypoint
         self.store_in(folder / "storage")
 
-    def store_in(self, folder: pathlib.Path) -> None:
+    def store_in(self, folder):
         self.storage = folder
         folder.mkdir(exist_ok=True)
         self.config["checkpoint_storage"] = {"type": "directory", "container_path": str(folder)}
 
-    def master(self, **options: Any) -> FakeMaster:
+    def master(self, **options):
         return FakeMaster(self.archive, **options)
 
     def run(
         self,
-        master: FakeMaster,
-        checkpoint: str | None = None,
-        steps: int = 0,
-        fails: bool = False,
-        **env: str,
-    ) -> subprocess.CompletedProcess:
+        master,
+        checkpoint=None,
+        steps=0,
+        fails=False,
+        **env,
+    ):
         """One allocation of one container, from its entry point to its end; whether it `fails`."""
         task = self._task(master, steps)
         if checkpoint:
@@ -125,7 +122,7 @@ class Trial:
         assert fails or master.unknown == []
         return done
 
-    def _task(self, master: FakeMaster, steps: int) -> dict[str, str]:
+    def _task(self, master, steps):
         """The environment that the master gives a container, and ports that are free here."""
         variables = {
             **IDENTITY,
@@ -145,5 +142,5 @@ class Trial:
             "NO_PROXY": "127.0.0.1",
         }
 
-    def weights(self, checkpoint: Any) -> dict[str, torch.Tensor]:
+    def weights(self, checkpoint):
         return safe_load.read_weights(self.storage / checkpoint.uuid / "state_dict.pth")

@@ -2,9 +2,8 @@
 
 import copy
 import functools
-import pathlib
 import re
-from typing import Any, TypeAlias
+from typing import Any
 
 import yaml
 
@@ -13,7 +12,7 @@ from cluster.pools import configured_pools
 from cluster.rules import PLACEHOLDER
 from tests.conftest import ROOT
 
-Config: TypeAlias = dict[str, Any]  # of an experiment or a master
+Config = dict[str, Any]  # of an experiment or a master
 
 # What stands for a placeholder that has one of these words in it.
 _FILLINGS = {
@@ -27,7 +26,7 @@ _FILLINGS = {
 }
 
 
-def _filling(placeholder: re.Match[str]) -> str:
+def _filling(placeholder):
     text = placeholder[0].lower()
     for word, filling in _FILLINGS.items():
         if word in text:
@@ -36,27 +35,27 @@ def _filling(placeholder: re.Match[str]) -> str:
 
 
 @functools.lru_cache
-def parsed(path: pathlib.Path) -> Config:
+def parsed(path):
     return yaml.safe_load(PLACEHOLDER.sub(_filling, path.read_text()))
 
 
-def filled(path: pathlib.Path) -> Config:
+def filled(path):
     """A config with every placeholder filled in, to be changed at will."""
     return copy.deepcopy(parsed(path))
 
 
-def master(name: str = "master-aws-spot.yaml") -> Config:
+def master(name="master-aws-spot.yaml"):
     return filled(ROOT / "cluster" / name)
 
 
-def experiment(name: str) -> Config:
+def experiment(name):
     return filled(ROOT / "configs" / name)
 
 
-def put(config: Config, path: str, value: object) -> None:
+def put(config, path, value):
     """Set `a.b[0].c`, with mappings on the way; a value of None takes the key out."""
     *parents, last = re.findall(r"[^.\[\]]+", path)
-    node: Any = config
+    node = config
     for name in parents:
         if isinstance(node, dict):
             node.setdefault(name, {})
@@ -69,9 +68,7 @@ def put(config: Config, path: str, value: object) -> None:
         node[last] = value
 
 
-def problems(
-    config: Config, cluster: Config | None = None, folder: pathlib.Path = ROOT
-) -> dict[str, str]:
+def problems(config, cluster=None, folder=ROOT):
     """Return what the checker says of an experiment, by key, with a master's config or without."""
     pools = None if cluster is None else configured_pools(cluster, file="master.yaml")
     _, errors = check_experiment(config, folder, pools)

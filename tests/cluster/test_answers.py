@@ -4,8 +4,6 @@ line names the key that is wrong."""
 import copy
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,13 +39,13 @@ ELSEWHERE = {  # changed is one key, wrong then is another
 }
 
 
-def text_of(case: dict[str, Any], bases: dict[str, Any]) -> str:
+def text_of(case, bases):
     """The file of a recorded case; JSON is YAML, and quotes what Go would read otherwise."""
     if "text" in case:
         return case["text"]
     config = copy.deepcopy(case["config"] if "config" in case else bases[case["base"]])
     for path in case.get("unset", []):
-        node: Any = config
+        node = config
         for key in path[:-1]:
             node = node[key]
         del node[path[-1]]
@@ -59,7 +57,7 @@ def text_of(case: dict[str, Any], bases: dict[str, Any]) -> str:
     return json.dumps(config)
 
 
-def is_named(case: dict[str, Any], errors: list[UserError]) -> bool:
+def is_named(case, errors):
     """Whether a problem is at the key that a recorded case changes, or above or below it."""
     paths = [path for path, _ in case.get("set", [])] + case.get("unset", [])
     if len(paths) != 1:
@@ -73,11 +71,11 @@ def is_named(case: dict[str, Any], errors: list[UserError]) -> bool:
     return False
 
 
-def keys(path: str) -> list[str]:
+def keys(path):
     return re.findall(r"[^.\[\]]+", path)
 
 
-def check_text(text: str, path: Path) -> list[UserError]:
+def check_text(text, path):
     path.write_text(text, encoding="utf-8")
     try:
         _, errors = check_experiment(read_yaml(path), ROOT)
@@ -87,15 +85,15 @@ def check_text(text: str, path: Path) -> list[UserError]:
 
 
 @pytest.mark.slow
-def test_the_real_masters_answers(shared, tmp_path):
-    recorded = json.loads((shared / "golden" / "determined-answers.json").read_text())
+def test_the_real_masters_answers(golden_dir, tmp_path):
+    recorded = json.loads((golden_dir / "determined-answers.json").read_text())
     missed = {"refused": set(), "harmful": set(), "clean": set()}
     for case in recorded["experiment_cases"]:
         errors = check_text(text_of(case, recorded["bases"]), tmp_path / "config.yaml")
         verdict = "refused" if not case["accepted"] else "clean"
         if "accepted_but" in case:
             verdict = "harmful"
-        if verdict == "clean" and errors or verdict != "clean" and not errors:
+        if (verdict == "clean" and errors) or (verdict != "clean" and not errors):
             missed[verdict].add(case["id"])
         elif errors:
             assert is_named(case, errors), (case["id"], errors)
@@ -120,10 +118,10 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_public_configs(name, shared, capsys):
+def test_public_configs(name, golden_dir, capsys):
     from cluster import check
 
-    path = shared / "audit" / "inputs-2" / "exp" / name
+    path = golden_dir / "public-configs" / name
     assert check.main([str(path), "--json"]) == (2 if PUBLIC[name] else 0)
     lines = json.loads(capsys.readouterr().out)["lines"]
     assert [line["key"] for line in lines] == PUBLIC[name]

@@ -1,26 +1,22 @@
 """`--ask`: the master's own verdict on a config, and its pools; nothing is created."""
 
 import json
-import pathlib
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import yaml
 
 from cluster import check
-from tests.fakes.http import AnswerServer, Request
+from cluster.master import BoundedSession
+from tests.fakes.http import AnswerServer
 
 LOGIN = "/api/v1/auth/login"
 EXPERIMENTS = "/api/v1/experiments"
 
-Exchange = dict[str, Any]  # method, path, request, status and response
-
 
 @pytest.fixture
-def recorded(shared: pathlib.Path) -> list[Exchange]:
+def recorded(golden_dir):
     """What a real 0.38.1 master answered: four configs to validate, its pools and agents."""
-    text = (shared / "golden" / "determined-api.json").read_text()
+    text = (golden_dir / "determined-api.json").read_text()
     exchanges = json.loads(text)["search_registry_and_more"]
     return exchanges["validate_only"] + exchanges["cluster"]
 
@@ -29,17 +25,17 @@ class Replay:
     """The recorded answers; `verdict` in place of those on configs, `fault` is a status for all
     but the login."""
 
-    def __init__(self, recorded: list[Exchange]) -> None:
+    def __init__(self, recorded):
         self.recorded = recorded
-        self.verdict: Any = None
+        self.verdict = None
         self.fault = 0
 
-    def say(self, path: str, response: object) -> None:
+    def say(self, path, response):
         """Answer so from now on."""
         exchange = {"method": "GET", "path": f"/api/v1/{path}", "status": 200, "response": response}
         self.recorded = [exchange, *self.recorded]
 
-    def __call__(self, request: Request) -> Any:
+    def __call__(self, request):
         body = json.loads(request.body or "{}")
         if request.path == LOGIN:
             if body["username"] != "ada":
@@ -58,7 +54,7 @@ class Replay:
         return 403, _error("not recorded, or not this user's to read")
 
 
-def _same_config(body: dict[str, Any], exchange: Exchange) -> bool:
+def _same_config(body, exchange):
     """Return whether a request has no config, or that of a recorded validation."""
     if "config" not in body:
         return True
@@ -66,12 +62,12 @@ def _same_config(body: dict[str, Any], exchange: Exchange) -> bool:
     return body["validateOnly"] is True and yaml.safe_load(body["config"]) == config
 
 
-def _error(text: str, code: int = 13, reason: str = "Internal") -> dict[str, Any]:
+def _error(text, code=13, reason="Internal"):
     return {"error": {"code": code, "reason": reason, "error": text}}
 
 
 @pytest.fixture
-def master(recorded, monkeypatch, tmp_path) -> Iterator[AnswerServer]:
+def master(recorded, monkeypatch, tmp_path):
     for name in ("DET_USER_TOKEN", "DET_SESSION_TOKEN", "DET_MASTER_CERT_FILE", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -84,7 +80,7 @@ def master(recorded, monkeypatch, tmp_path) -> Iterator[AnswerServer]:
 
 # What a real master says of a pool on AWS, as far as the client needs it.
 AWS_TEXTS = "iamInstanceProfileArn imageId instanceName securityGroupId sshKeyName tagKey tagValue"
-ON_AWS: dict[str, Any] = {
+ON_AWS = {
     **dict.fromkeys(AWS_TEXTS.split(), ""),
     "publicIp": False,
     "region": "us-west-2",
@@ -92,15 +88,13 @@ ON_AWS: dict[str, Any] = {
     "spotEnabled": True,
 }
 
-Ask = Callable[..., tuple[int, list[str], str]]
-
 
 @pytest.fixture
-def ask(master, tmp_path, capsys) -> Ask:
+def ask(master, tmp_path, capsys):
     """`ask(config, *flags)`: the exit status, the lines and the errors of `check --ask`."""
     path = tmp_path / "job.yaml"
 
-    def run(config: str | dict[str, Any], *flags: str) -> tuple[int, list[str], str]:
+    def run(config, *flags):
         path.write_text(config if isinstance(config, str) else json.dumps(config))
         status = check.main([str(path), "--ask", "--context", str(tmp_path), *flags])
         out, err = capsys.readouterr()
@@ -195,6 +189,11 @@ def test_refusals_by_any_status(verdict, recorded, master, ask):
         ({"experiment": None}, "not an answer of a master"),
         ((429, _error("too many requests")), "does not answer (too many requests)"),
         ((500, b"<html>"), "does not answer"),
+        ((302, b"", {"Location": "/api/v1/me"}), "not an answer of a master"),
+        (b"[" * 100_000, "not an answer of a master"),
+        ("large", "an answer of over 10,000 bytes"),
+        ("mute", "answer"),
+        ("dripping", "answer"),
     ],
 )
 def test_a_master_that_cannot_be_asked(change, words, recorded, master, ask, monkeypatch):
@@ -206,6 +205,12 @@ def test_a_master_that_cannot_be_asked(change, words, recorded, master, ask, mon
                 monkeypatch.setenv(f"DET_{name}", value)
     elif change == "away":
         master.leave()
+    elif change in ("mute", "dripping"):
+        monkeypatch.setattr(BoundedSession, "seconds", 0.5)
+        master.answer.verdict = master.drip(b" " if change == "dripping" else b"")
+    elif change == "large":
+        monkeypatch.setattr("cluster.master.MAX_BYTES", 10_000)
+        master.answer.verdict = b" " * 20_000
     elif isinstance(change, int):
         master.answer.fault = change
     else:
@@ -218,3 +223,11 @@ def test_a_master_that_cannot_be_asked(change, words, recorded, master, ask, mon
     assert err.count("\n") == 1
     assert words in err
     assert err.startswith("cluster.check: unavailable: ")
+
+
+def test_an_emoji_reaches_the_master_as_it_is(recorded, master, ask):
+    """In JSON it would be two halves, which Go's YAML refuses."""
+    master.answer.verdict = {"experiment": {"id": 0}}
+    config = yaml.safe_load(recorded[0]["request"]["config"]) | {"description": "\U0001f600"}
+    assert ask(yaml.safe_dump(config, allow_unicode=True), "--set", "max_restarts=1")[0] == 0
+    assert "\U0001f600" in json.loads(master.asked[-1].body)["config"]

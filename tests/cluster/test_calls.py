@@ -3,7 +3,6 @@
 import json
 import re
 import urllib.parse
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,9 +16,9 @@ LEFT_OUT = ("metrics", "task/logs", "context_directory", "signals/preemption", "
 
 
 @pytest.fixture(scope="module")
-def exchanges(shared) -> list[dict[str, Any]]:
+def exchanges(golden_dir):
     """Those of the containers of trial 34: paused after step 40, activated, continued."""
-    recorded = json.loads((shared / "golden" / "determined-api.json").read_text())["exchanges"]
+    recorded = json.loads((golden_dir / "determined-api.json").read_text())["exchanges"]
     of_trial = []
     for exchange in recorded[30:132]:  # a trial before it, and others after it, are there too
         path, _, query = exchange["path"].partition("?")
@@ -41,7 +40,7 @@ def test_it_answers_as_the_real_one_did(exchanges):
                 master.preempt.set()
             body = json.dumps(call.body).encode()
             request = Request(call.method, call.path, call.query, body, headers)
-            status, answer = master.respond(request)
+            status, answer, *_ = master.respond(request)
             assert status == recorded["status"], (number, call.path, answer)
             assert_recorded(answer, recorded["response"], call.path)
     finally:
@@ -57,13 +56,13 @@ class Call(NamedTuple):
     body: Any
 
 
-def call_of(exchange: dict[str, Any]) -> Call:
+def call_of(exchange):
     url = urllib.parse.urlsplit(exchange["path"])
     query = dict(urllib.parse.parse_qsl(url.query))
     return Call(exchange["method"], url.path, query, body=exchange["request"])
 
 
-def names_of(calls: Iterable[tuple[str, str, dict[str, str], Any]]) -> list[str]:
+def names_of(calls):
     """Return what a container calls one after another, without the numbers in it."""
     names = []
     for method, path, _, body in calls:

@@ -5,7 +5,6 @@ import copy
 import json
 import re
 import subprocess
-from typing import Any
 
 import pytest
 import yaml
@@ -86,7 +85,7 @@ def test_exit_status_lines_and_json(capsys, tmp_path):
 
     path.write_text(own)
     assert check.main(arguments) == 0
-    assert "nothing to fix in 1 file(s)" in capsys.readouterr().out
+    assert "nothing to fix in 1 file" in capsys.readouterr().out
 
     path.write_text("name: [")
     assert check.main(arguments) == 2
@@ -114,9 +113,9 @@ def test_pools_of_what_a_master_prints_of_its_own_config(name):
     assert problems(smoke, config).keys() <= {"resources.resource_pool"}  # one may have no slots
 
 
-def paths(node: object, prefix: str = "") -> list[str]:
+def paths(node, prefix=""):
     """Return every key of a config, as `put` takes them."""
-    values: dict[str, object] = {}
+    values = {}
     if isinstance(node, dict):
         dotted = f"{prefix}." if prefix else ""
         values = {f"{dotted}{key}": value for key, value in node.items()}
@@ -128,7 +127,7 @@ def paths(node: object, prefix: str = "") -> list[str]:
     return keys
 
 
-ODD: list[Any] = [[], {}, "odd", -1, {"type": "log"}, [{}], 2.5, True, [1], {1: 2}]
+ODD = [[], {}, "odd", -1, {"type": "log"}, [{}], 2.5, True, [1], {1: 2}]
 
 
 @pytest.mark.slow
@@ -137,6 +136,8 @@ def test_no_value_anywhere_breaks_the_checker(odd):
     """Whatever stands at a key, the answer is problems and not a traceback."""
     pools = configured_pools(master(), "master.yaml")
     for name in ("lr_search.yaml", "distributed64.yaml"):
+        _, problems = check.check_experiment(experiment(name), ROOT, pools)
+        assert problems == []
         for path in paths(experiment(name)):
             config = copy.deepcopy(experiment(name))
             put(config, path, odd)

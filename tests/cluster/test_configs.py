@@ -5,7 +5,7 @@ import pytest
 
 from cluster.experiment import parse_experiment
 from detalbert.settings.experiment import EXPERIMENT, load_schema
-from detalbert.settings.hparams import HParams, parse_hparams
+from detalbert.settings.hparams import parse_hparams
 from pretrain.hparams import parse_pretrain_hparams
 from tests.cluster.planted import experiment
 from tests.conftest import ROOT
@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 WINDOWS = 132_198  # of the published runs
 
 
-def hparams_of(name: str) -> HParams:
+def hparams_of(name):
     return parse_hparams(experiment(name)["hyperparameters"])
 
 

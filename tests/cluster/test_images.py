@@ -18,7 +18,7 @@ LEFT_OUT = "tests cluster runs .cache .git .venv docs reports data benchmarks co
 
 
 @pytest.fixture(scope="module")
-def ignored() -> set[str]:
+def ignored():
     """The paths that .detignore leaves out, from the root on."""
     lines = (ROOT / ".detignore").read_text().splitlines()
     return {line[1:] for line in lines if line.startswith("/")}
@@ -58,12 +58,6 @@ def test_what_is_left_out_of_the_upload_is_there(ignored):
             assert (ROOT / name).exists(), name
 
 
-# train.py that looks for models of the hub in another place than the process that it is a fork of.
-ELSEWHERE = """import runpy, sys
-from huggingface_hub import constants
-constants.HF_HUB_CACHE = {!r}
-sys.path.insert(0, "")
-runpy.run_path("train.py", run_name="__main__")"""
 LONG = {
     "max_steps": 5000,
     "checkpoint_period": 5000,
@@ -80,7 +74,7 @@ def test_a_recommendation_makes_a_checkpoint_and_a_notice_ends_the_trial(trial):
     notice = '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
     with MetadataServer() as service, trial.master() as master:
 
-        def announce() -> None:
+        def announce():
             wait_for(lambda: "rebalance" in str(service.asked))
             service.notice = notice if master.checkpoints else None
 
@@ -98,6 +92,3 @@ def test_a_recommendation_makes_a_checkpoint_and_a_notice_ends_the_trial(trial):
     lines = (done.stdout + done.stderr).splitlines()
     for words in (rebalance, notice, "spot notices: not passed on"):
         assert sum(words in line for line in lines) == 1, words
-
-
-UUID = "aaaaaaaa-1111-2222-3333-444444444444"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForQuestionAnswering
 
-from cluster.job import Job, read_job
+from cluster.job import read_job
 from cluster.published import MODELS
 from cluster.sizes import find_sizes, needed_gigabytes, parameters_of
 from detalbert.errors import UserError
@@ -17,7 +17,7 @@ from lm.hparams import LmHParams
 from tests.conftest import ROOT
 
 
-def job_of(name: str, *changes: str) -> Job:
+def job_of(name, *changes):
     return read_job(load(ROOT / "configs" / f"{name}.yaml", changes), ROOT)
 
 
@@ -68,7 +68,7 @@ def test_sizes_of_a_folder_and_of_what_is_not_known(tmp_path):
     with pytest.raises(UserError, match="give a folder with its config.json"):
         find_sizes(HParams(model="owner/unheard-of", model_config=None), tmp_path)
     (tmp_path / "mine" / "config.json").write_text(json.dumps(keys))
-    with pytest.raises(UserError, match="model_config.num_attention_heads: missing; set it"):
+    with pytest.raises(UserError, match="model_config.num_attention_heads: no size; set it"):
         find_sizes(HParams(model="mine", model_config=None), tmp_path)
 
 

@@ -1,7 +1,5 @@
 """A language model on a cluster: two slots of a container, each with half of the model."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch.distributed import checkpoint as dcp
@@ -17,7 +15,7 @@ SHARDED = {
 }
 
 
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
+def tensors(folder):
     """Return weights and the optimizer's state of a checkpoint, unsharded."""
     reader = dcp.HuggingFaceStorageReader(str(folder))
     state = {}

@@ -2,12 +2,11 @@
 
 import math
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.job import Job, read_job
+from cluster.job import read_job
 from cluster.machines import FAMILIES
 from cluster.options import find_front, market_pools, plan_options, priced_pool
 from cluster.pools import Pool
@@ -17,11 +16,11 @@ from detalbert.settings.experiment import load
 from tests.conftest import ROOT
 
 
-def job_of(name: str, *changes: str) -> Job:
+def job_of(name, *changes):
     return read_job(load(ROOT / "configs" / f"{name}.yaml", changes), ROOT)
 
 
-def planned(job: Job, *machines: str) -> pd.DataFrame:
+def planned(job, *machines):
     """Return the options of a job on these machines, by default all of us-east-1."""
     pools = market_pools("us-east-1")
     return plan_options(
@@ -31,7 +30,7 @@ def planned(job: Job, *machines: str) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module", params=["modern8", "pretrain_base", "lm_1b"])
-def fitting(request) -> pd.DataFrame:
+def fitting(request):
     frame = planned(job_of(request.param))
     return frame[frame["fits"]]
 

@@ -4,7 +4,6 @@ import json
 import statistics
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,7 +22,7 @@ ROW = "machine count slots market region hours dollars efficiency measured fits 
 def planned(capsys):
     """`planned(*arguments, status=0)`: the plan that is printed as JSON."""
 
-    def run(*arguments: str, status: int = 0) -> dict[str, Any]:
+    def run(*arguments, status=0):
         code = plan.main([*arguments, "--json"])
         out, err = capsys.readouterr()
         assert code == status, err
@@ -36,7 +35,7 @@ def planned(capsys):
 def printed(capsys):
     """`printed(*arguments, status=0)`: the lines that are printed."""
 
-    def run(*arguments: str, status: int = 0) -> list[str]:
+    def run(*arguments, status=0):
         code = plan.main([*arguments])
         out, err = capsys.readouterr()
         assert code == status, err
@@ -45,7 +44,7 @@ def printed(capsys):
     return run
 
 
-def name_of(row: dict[str, Any]) -> str:
+def name_of(row):
     return f"{row['count']} x {row['machine']}, {row['market']}"
 
 

@@ -25,14 +25,14 @@ def test_every_config_names_one_image_that_these_gpus_and_drivers_run():
         assert path.is_dir() or b"image.cuda=" not in path.read_bytes(), path.name
 
 
-def policies_of(name: str) -> dict[str, dict[str, str]]:
+def policies_of(name):
     return {policy["name"]: policy for policy in experiment(name)["log_policies"]}
 
 
 POLICIES = policies_of("distributed64.yaml")
 
 
-def actions(log: str) -> set[str]:
+def actions(log):
     """Return what the log policies of a spot config do about the lines of a log."""
     taken = set()
     for policy in POLICIES.values():

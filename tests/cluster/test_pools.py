@@ -1,7 +1,6 @@
 """Pools: of the master configs that ship, of others, and of a running master."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +11,7 @@ from detalbert.errors import UserError
 from tests.conftest import ROOT
 
 
-def pools_of(name: str) -> dict[str, Pool]:
+def pools_of(name):
     config = yaml.safe_load((ROOT / "cluster" / f"master-{name}.yaml").read_text())
     return configured_pools(config, file=name)
 
@@ -43,7 +42,7 @@ def test_pools_elsewhere():
 
 def test_a_machine_that_the_catalog_lacks_has_unknown_slots():
     provider = {"type": "aws", "region": "us-west-2", "instance_type": "p9.huge"}
-    config: dict[str, Any] = {"resource_pools": [{"pool_name": "a", "provider": provider}]}
+    config = {"resource_pools": [{"pool_name": "a", "provider": provider}]}
     pool = configured_pools(config, "m")["a"]
     assert (pool.slots, pool.region, pool.max_machines) == (None, "us-west-2", 5)
 
@@ -54,14 +53,14 @@ def test_another_file_is_no_master():
 
 
 def test_pools_of_a_running_master(monkeypatch):
-    def answer(name: str, kind: str, **keys: Any) -> SimpleNamespace:
+    def answer(name, kind, **keys):
         row = {"instanceType": "", "slotsPerAgent": -1, "maxAgents": 0, "defaultComputePool": False}
         aws = keys.pop("aws", None)
         details = SimpleNamespace(aws=aws)
         kind = getattr(bindings.v1ResourcePoolType, kind)
         return SimpleNamespace(name=name, type=kind, details=details, **{**row, **keys})
 
-    def agent(pool: str, slots: int, enabled: bool = True) -> SimpleNamespace:
+    def agent(pool, slots, enabled=True):
         names = dict.fromkeys(map(str, range(slots)))
         return SimpleNamespace(resourcePools=[pool], slots=names, enabled=enabled)
 

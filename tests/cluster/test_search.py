@@ -1,7 +1,6 @@
 """A search drops trials; each asks the master for its own state, and ends."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import determined
 import pytest
@@ -40,8 +39,8 @@ def test_a_trial_of_two_slots_that_its_search_drops_ends_with_a_checkpoint(trial
 def test_a_search_whose_master_does_not_answer_goes_on(monkeypatch, caplog):
     alone = SimpleNamespace(rank=0, broadcast=lambda state: state)
     preempt = SimpleNamespace(should_preempt=lambda acknowledge: False)
-    context: Any = SimpleNamespace(distributed=alone, _core=SimpleNamespace(preempt=preempt))
-    hparams: Any = SimpleNamespace(
+    context = SimpleNamespace(distributed=alone, _core=SimpleNamespace(preempt=preempt))
+    hparams = SimpleNamespace(
         validation_period=6, reporting_period=10, checkpoint_period=99, spot_notice=False
     )
     stops = MasterStops(context, searched=True)

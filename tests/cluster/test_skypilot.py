@@ -9,12 +9,6 @@ from tests.conftest import ROOT
 
 FILE = ROOT / "cluster" / "skypilot.yaml"
 TASK = yaml.safe_load(FILE.read_text())
-RANK = {
-    "SKYPILOT_NODE_RANK": "1",
-    "SKYPILOT_NUM_NODES": "2",
-    "SKYPILOT_NUM_GPUS_PER_NODE": "8",
-    "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.9",
-}
 
 
 def test_its_gpus_and_image_are_those_of_its_config():

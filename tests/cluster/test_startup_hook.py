@@ -11,7 +11,6 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Callable, Container, Mapping
 
 import packaging
 import pydantic
@@ -23,10 +22,9 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.usefixtures("real_python")
 
 TORCH = "2.12.0+cu126"
-Packages = Mapping[str, str]  # version by name
 
 
-def minima() -> Packages:
+def minima():
     """Return the packages of an image in which all is there, each in the least that will do."""
     packages = {}
     for line in (ROOT / "requirements.txt").read_text().splitlines():
@@ -36,7 +34,7 @@ def minima() -> Packages:
     return {**packages, "torch": TORCH}
 
 
-def pinned() -> Packages:
+def pinned():
     """Return the packages of constraints.txt."""
     text = (ROOT / "constraints.txt").read_text()
     pins = re.findall("^([^#=]+)==(.+)$", text, re.MULTILINE)
@@ -52,7 +50,7 @@ NEEDS = {
 }
 
 
-def index(folder: pathlib.Path, *offers: Packages) -> pathlib.Path:
+def index(folder, *offers):
     """Return a folder of empty wheels: these packages in these versions."""
     folder.mkdir()
     for packages in offers:
@@ -61,7 +59,7 @@ def index(folder: pathlib.Path, *offers: Packages) -> pathlib.Path:
     return folder
 
 
-def write_wheel(folder: pathlib.Path, name: str, version: str) -> None:
+def write_wheel(folder, name, version):
     stem = f"{name.replace('-', '_')}-{version}"
     needs = "".join(f"Requires-Dist: {need}\n" for need in NEEDS.get(name, []))
     files = {
@@ -75,16 +73,16 @@ def write_wheel(folder: pathlib.Path, name: str, version: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory) -> pathlib.Path:
+def wheels(tmp_path_factory):
     newest = {"tqdm": "99.0", "loky": "99.0"}  # what a careless `pip install` would take
     return index(tmp_path_factory.mktemp("wheels") / "all", IMAGE, TESTED, newest)
 
 
 @pytest.fixture(scope="session")
-def bare(once) -> pathlib.Path:
+def bare(once):
     """A virtual environment with pip, and pydantic for workloads.py to import."""
 
-    def make(folder: pathlib.Path) -> None:
+    def make(folder):
         venv.create(folder / "venv", with_pip=True, symlinks=True, clear=True)
         (site,) = (folder / "venv").glob("lib/python*/site-packages")
         installed = pathlib.Path(pydantic.__file__).parents[1]
@@ -98,14 +96,14 @@ def bare(once) -> pathlib.Path:
 class Image:
     """A Python that looks like that of a task image with these packages."""
 
-    def __init__(self, folder: pathlib.Path, packages: Packages) -> None:
+    def __init__(self, folder, packages):
         self.folder = folder
         self.python = folder / "bin" / "python"
         (self.site,) = self.folder.glob("lib/python*/site-packages")
         for name, version in packages.items():
             self.put(name, version)
 
-    def put(self, name: str, version: str) -> None:
+    def put(self, name, version):
         """Install a package, in place of any other version."""
         stem = name.replace("-", "_")
         for other in self.site.glob(f"{stem}-*.dist-info"):
@@ -116,7 +114,7 @@ class Image:
         (info / "METADATA").write_text(meta)
         (info / "RECORD").write_text(f"{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
 
-    def versions(self, *folders: pathlib.Path) -> Packages:
+    def versions(self, *folders):
         """Return names and versions of the packages here, and in other folders."""
         packages = {}
         for site in (*folders, self.site):
@@ -130,13 +128,13 @@ HOOK = ("bash", "startup-hook.sh")
 
 
 def hook(
-    python: pathlib.Path | str,
-    wheels: pathlib.Path,
-    *command: str,
-    fails: bool = False,
-    folder: pathlib.Path = ROOT,
-    **variables: str,
-) -> subprocess.CompletedProcess:
+    python,
+    wheels,
+    *command,
+    fails=False,
+    folder=ROOT,
+    **variables,
+):
     """Run the hook with `python` as the task's and `wheels` as all that pip can reach."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     env |= {
@@ -154,8 +152,8 @@ def hook(
 
 
 @pytest.fixture
-def image(tmp_path, bare) -> Callable[..., Image]:
-    def build(without: Container[str] = (), **versions: str) -> Image:
+def image(tmp_path, bare):
+    def build(without=(), **versions):
         packages = {}
         for name, version in {**IMAGE, **versions}.items():
             if name not in without:
@@ -231,7 +229,7 @@ def test_a_failure_ends_the_container_that_sources_it(image, tmp_path):
 
 
 @pytest.fixture
-def context(tmp_path) -> pathlib.Path:
+def context(tmp_path):
     """An uploaded context of its own: the hook, the package and the two files of packages."""
     folder = tmp_path / "context"
     folder.mkdir()
@@ -241,13 +239,13 @@ def context(tmp_path) -> pathlib.Path:
     return folder
 
 
-def hooked(context: pathlib.Path, **variables: str) -> subprocess.CompletedProcess:
+def hooked(context, **variables):
     """Run the hook of a context with this Python."""
     env = {**os.environ, "DET_PYTHON_EXECUTABLE": sys.executable, **variables}
     return subprocess.run(HOOK, cwd=context, env=env, capture_output=True, text=True, timeout=600)
 
 
-def refused(context: pathlib.Path, **variables: str) -> str:
+def refused(context, **variables):
     """Return the one line with which the hook ends with status 2."""
     done = hooked(context, **variables)
     (line,) = done.stderr.splitlines()

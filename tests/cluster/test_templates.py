@@ -1,8 +1,5 @@
 """Files of cluster/ that a tool fills in or merges (det deploy, Helm, det template), and pools."""
 
-import pathlib
-from typing import Any
-
 import pytest
 import yaml
 
@@ -13,10 +10,9 @@ from tests.conftest import ROOT
 
 CLUSTER = ROOT / "cluster"
 MASTERS = sorted(CLUSTER.glob("master-*.yaml"))
-TEMPLATE = (CLUSTER / "det-deploy-aws.yaml.tmpl").read_text()
 
 
-def load(path: pathlib.Path) -> dict[str, Any]:
+def load(path):
     return yaml.safe_load(path.read_text())
 
 

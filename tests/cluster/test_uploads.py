@@ -1,14 +1,12 @@
 """What a task finds in its container: the uploaded files, and data and models that they name."""
 
-from typing import Any
-
 import pytest
 
 from tests.cluster.planted import problems
 
 
 @pytest.fixture
-def folder(tmp_path: Any) -> Any:
+def folder(tmp_path):
     """A folder to be uploaded, of which .detignore leaves some out."""
     for name in ("own.csv", "sub/a.csv", "data/mine.csv", "runs/local/config.json", "own/b.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +49,7 @@ CASES += [("data.tokenizer", *row) for row in MODELS.items()]
 def test_what_a_container_will_not_have(key, address, problem, folder):
     section, name = key.split(".")
     mixture = [{"source": address, "weight": 1}]
-    config: dict[str, Any] = {
+    config = {
         "entrypoint": "python3 train.py",
         "bind_mounts": [{"host_path": "/mnt", "container_path": "mounted"}],
         "hyperparameters": {},
@@ -63,7 +61,8 @@ def test_what_a_container_will_not_have(key, address, problem, folder):
     if problem:
         assert problem in missing
     else:
-        assert "uploaded" not in missing and "no such file" not in missing
+        assert "uploaded" not in missing
+        assert "no such file" not in missing
 
 
 @pytest.mark.parametrize(

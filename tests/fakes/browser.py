@@ -2,9 +2,6 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -14,7 +11,7 @@ disable-background-networking disable-component-update""".split()
 
 
 @contextlib.contextmanager
-def chromium(profile: Path, size: str) -> Iterator[Any]:
+def chromium(profile, size):
     """A browser with a window of `size`, "WIDTH,HEIGHT"; without one, the test is skipped."""
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (program and driver):

@@ -9,10 +9,9 @@ import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from determined.common.api import bindings
 
-from tests.fakes.http import NOW, FakeServer, Request, blank, trial_json
+from tests.fakes.http import NOW, FakeServer, blank, trial_json
 
 TOKEN = "user-token"
 
@@ -36,14 +35,14 @@ class CheckpointMaster(FakeServer):
     """Serves experiment 3 with trial 7, their checkpoints in `storage`, its `checkpoint_storage:`.
     Where that is not on this machine, the client downloads through the master."""
 
-    def __init__(self, stored: list[Stored], storage: dict[str, Any]) -> None:
+    def __init__(self, stored, storage):
         self.stored = stored
         self.storage = storage
-        self.calls: list[str] = []
-        self.models: dict[str, list[dict[str, Any]]] = {}  # what the registry was sent
+        self.calls = []
+        self.models = {}  # what the registry was sent
         super().__init__()
 
-    def log_in(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def log_in(self, monkeypatch, folder):
         """Have this process work in `folder`, and the client there talk to this master."""
         monkeypatch.setenv("DET_MASTER", self.url)
         monkeypatch.setenv("DET_USER", "me")
@@ -54,7 +53,7 @@ class CheckpointMaster(FakeServer):
         # The client asks a master that is away five more times, and waits 15 s in all.
         monkeypatch.setattr("urllib3.util.retry.Retry.get_backoff_time", lambda _: 0)
 
-    def respond(self, request: Request) -> Any:
+    def respond(self, request):
         self.calls.append(request.path)
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"error": {"error": "no such user"}}
@@ -75,7 +74,7 @@ class CheckpointMaster(FakeServer):
                 return _archive(stored[uuid].folder)
         return None
 
-    def _registry(self, request: Request, *path: str) -> Any:
+    def _registry(self, request, *path):
         """As a real 0.38.1 answered: golden/determined-api.json, `registry`."""
         body = json.loads(request.body or "{}")
         match (request.method, *path):
@@ -93,14 +92,14 @@ class CheckpointMaster(FakeServer):
                 return {"modelVersion": self._version(name, int(number))}
         return None
 
-    def _list_versions(self, name: str, query: dict[str, str]) -> dict[str, Any]:
+    def _list_versions(self, name, query):
         """Return a model's versions, newest first."""
         count = len(self.models[name])
         versions = [self._version(name, number) for number in range(count, 0, -1)]
         limit = int(query.get("limit", count))
         return {"model": self._model(name), **_page("modelVersions", versions[:limit])}
 
-    def _model(self, name: str) -> dict[str, Any]:
+    def _model(self, name):
         return blank(
             bindings.v1Model,
             name=name,
@@ -110,7 +109,7 @@ class CheckpointMaster(FakeServer):
             numVersions=len(self.models[name]),
         )
 
-    def _version(self, name: str, number: int) -> dict[str, Any]:
+    def _version(self, name, number):
         body = self.models[name][number - 1]
         stored = next(item for item in self.stored if item.uuid == body["checkpointUuid"])
         return blank(
@@ -124,16 +123,17 @@ class CheckpointMaster(FakeServer):
             lastUpdatedTime=NOW,
         )
 
-    def _sorted(self, owner: str, query: dict[str, str]) -> list[Stored]:
+    def _sorted(self, owner, query):
         if query.get("sortByAttr") == "SORT_BY_END_TIME":
             down = query["orderBy"] == "ORDER_BY_DESC"
             return sorted(self.stored, key=lambda item: item.ended, reverse=down)
-        assert query.get("sortByAttr") == "SORT_BY_SEARCHER_METRIC" and "orderBy" not in query
+        assert query.get("sortByAttr") == "SORT_BY_SEARCHER_METRIC"
+        assert "orderBy" not in query
         if owner == "trials":  # as a real 0.38.1: ascending, those without a validation first
             return sorted(self.stored, key=lambda item: item.scores is None and item.f1)
         return sorted(self.stored, key=lambda item: -item.f1)  # smaller_is_better: false
 
-    def _describe(self, item: Stored) -> dict[str, Any]:
+    def _describe(self, item):
         scores = {"f1": item.f1} if item.scores is None else item.scores
         searcher = {"metric": "f1", "smaller_is_better": False}
         config = {"searcher": searcher, **item.config, "checkpoint_storage": self.storage}
@@ -153,16 +153,16 @@ class CheckpointMaster(FakeServer):
         }
 
 
-def _experiment() -> dict[str, Any]:
+def _experiment():
     return blank(bindings.v1Experiment, id=3, startTime=NOW, state="STATE_COMPLETED", config={})
 
 
-def _archive(folder: Path) -> bytes:
+def _archive(folder):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.add(folder, arcname=".")
     return buffer.getvalue()
 
 
-def _page(name: str, items: list[Any]) -> dict[str, Any]:
+def _page(name, items):
     return {name: items, "pagination": {"endIndex": len(items), "total": len(items)}}

@@ -2,15 +2,12 @@
 
 import json
 import os
-import random
-from pathlib import Path
-from typing import Any
 
 from detalbert.sums import seal
 from detalbert.training.manifest import write_manifest
 
 
-def flip(path: Path, dice: random.Random, bits: int = 1) -> None:
+def flip(path, dice, bits=1):
     """Flip bits of a file at random places, at another time than that of the last writing: the
     clocks of file systems are coarse."""
     content = bytearray(path.read_bytes())
@@ -34,7 +31,7 @@ OTHER_JSON = [
 ]
 
 
-def spoil(path: Path, other: Path, dice: random.Random) -> str:
+def spoil(path, other, dice):
     """Flip a bit of a file, cut it, swap it with another, delete it, append to it, or write other
     JSON over it; return what was done."""
     kind = dice.choice(["flip", "cut", "swap", "delete", "append", "other JSON"])
@@ -55,7 +52,7 @@ def spoil(path: Path, other: Path, dice: random.Random) -> str:
     return f"{kind}: {path.name}"
 
 
-def rewrite(path: Path, **changes: Any) -> None:
+def rewrite(path, **changes):
     """Change values of a manifest, with the checksums of the files as they are now."""
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").unlink()

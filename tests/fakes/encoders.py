@@ -1,9 +1,7 @@
 """Small encoders of several kinds from random weights, rows for them, and compilers to plant."""
 
 import copy
-from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForQuestionAnswering
@@ -11,7 +9,6 @@ from transformers import AutoConfig, AutoModelForQuestionAnswering
 from detalbert.engine import attention, kernel
 from detalbert.engine.attention import PACKED
 from detalbert.engine.forward import Forward
-from detalbert.engine.rows import SquadRow
 
 LENGTHS = [37, 9, 5, 21, 1, 30]  # 5 is [CLS] q [SEP] c [SEP]
 SHAPE = {
@@ -45,9 +42,7 @@ MODELS = {
 }
 
 
-def make_model(
-    name: str = "albert", implementation: str = PACKED, seed: int = 0, **keys: Any
-) -> nn.Module:
+def make_model(name="albert", implementation=PACKED, seed=0, **keys):
     """Return one of MODELS with other config keys, in training mode."""
     torch.manual_seed(seed)
     values = {**copy.deepcopy(MODELS[name]), **keys}
@@ -59,7 +54,7 @@ def make_model(
     return model.train()
 
 
-def make_row(lengths: list[int], seed: int = 0) -> SquadRow:
+def make_row(lengths, seed=0):
     """Return windows of these lengths: random tokens, two segments, an answer in each."""
     generator = torch.Generator().manual_seed(seed)
     zeros = torch.zeros(len(lengths), dtype=torch.int64)
@@ -80,20 +75,20 @@ def make_row(lengths: list[int], seed: int = 0) -> SquadRow:
     }
 
 
-def compile_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def compile_with(backend, monkeypatch):
     """Have `nn.Module.compile` use `backend`."""
 
-    def compiled(layer: nn.Module, **how: Any) -> None:
+    def compiled(layer, **how):
         layer._compiled_call_impl = torch.compile(layer._call_impl, backend=backend, **how)
 
     monkeypatch.setattr(nn.Module, "compile", compiled)
 
 
-def broken_compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+def broken_compiler(graph, inputs):
     raise RuntimeError("Failed to find C compiler.")
 
 
-def use_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_kernel(monkeypatch):
     """Have attention use the flash kernel as on a GPU, by a stand-in that keeps its contract."""
     monkeypatch.setattr(attention, "has_kernel", lambda device: True)
     monkeypatch.setattr(kernel, "DTYPES", (torch.float32,))
@@ -117,7 +112,7 @@ def _kernel(
     return torch.einsum("hqk,khd->qhd", weights, v)
 
 
-def assert_runs_uncompiled(forward: Forward, log: str) -> None:
+def assert_runs_uncompiled(forward, log):
     """Assert that `forward` runs plain layers of `make_model()`, and that `log` says so."""
     assert "layers run uncompiled" in log
     assert "C compiler" in log

@@ -6,8 +6,8 @@ import inspect
 import json
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 
 class Request(NamedTuple):
@@ -32,12 +32,12 @@ class FakeServer(contextlib.AbstractContextManager):
     protocol = "HTTP/1.0"
     _port = 0
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.closing = threading.Event()  # for a `respond` that leaves a request unanswered
         self.listen()
         self.url = f"http://127.0.0.1:{self._port}"
 
-    def listen(self) -> None:
+    def listen(self):
         """Serve, after `leave` at the same port."""
         address = ("127.0.0.1", self._port)
         self._server = http.server.ThreadingHTTPServer(address, _handler(self))
@@ -45,12 +45,12 @@ class FakeServer(contextlib.AbstractContextManager):
         self._port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
-    def leave(self) -> None:
+    def leave(self):
         """Refuse connections from now on."""
         self._server.shutdown()
         self._server.server_close()
 
-    def hinder(self, fault: int | str) -> None:
+    def hinder(self, fault):
         """For `respond`: "cut" ends the connection, "unanswered" keeps it without a word until the
         server closes; any other fault, a status, is the caller's."""
         if fault == "unanswered":
@@ -58,37 +58,45 @@ class FakeServer(contextlib.AbstractContextManager):
         if fault in ("cut", "unanswered"):
             raise Cut
 
-    def __exit__(self, *_: Any) -> None:
+    def drip(self, chunk):
+        """Return a content that has no end before the server's."""
+        while not self.closing.wait(0.01):
+            yield chunk
+
+    def __exit__(self, *_):
         self.close()
 
-    def close(self) -> None:
+    def close(self):
         self.closing.set()
         self.leave()
 
-    def respond(self, request: Request) -> Any:
+    def respond(self, request):
         """Return bytes or something for JSON; None where nothing is there. If the status is not
         200, a tuple: it, the content, and headers if there are any."""
         raise NotImplementedError
+
+    def answered(self, request, connection):
+        """Called when an answer is sent; `connection` reads what the client sends next."""
 
 
 class AnswerServer(FakeServer):
     """Answers as `answer` does, and keeps the requests in `asked`."""
 
-    def __init__(self, answer: Callable[[Request], Any]) -> None:
+    def __init__(self, answer):
         self.answer = answer
-        self.asked: list[Request] = []
+        self.asked = []
         super().__init__()
 
-    def respond(self, request: Request) -> Any:
+    def respond(self, request):
         self.asked.append(request)
         return self.answer(request)
 
 
-def _handler(server: FakeServer) -> type:
+def _handler(server):
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = server.protocol
 
-        def do_GET(self) -> None:
+        def do_GET(self):
             url = urllib.parse.urlsplit(self.path)
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
             if self.headers["Transfer-Encoding"] == "chunked":
@@ -101,8 +109,9 @@ def _handler(server: FakeServer) -> type:
                 self.close_connection = True
                 return
             self.answer(MISSING if response is None else response)
+            server.answered(request, self.rfile)
 
-        def chunks(self) -> Iterator[bytes]:
+        def chunks(self):
             """Yield the chunks of a body, each after its size; the last one is empty."""
             while size := int(self.rfile.readline().partition(b";")[0], 16):
                 yield self.rfile.read(size)
@@ -110,27 +119,31 @@ def _handler(server: FakeServer) -> type:
             while self.rfile.readline().strip():
                 pass  # trailers
 
-        def answer(self, response: Any) -> None:
+        def answer(self, response):
             """Send what `respond` returned."""
             status, content, *headers = response if isinstance(response, tuple) else (200, response)
-            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            endless = inspect.isgenerator(content)
+            data = b"" if endless else content
+            if not isinstance(data, bytes):
+                data = json.dumps(content).encode()
             with contextlib.suppress(ConnectionError):  # a client that ended leaves its long poll
                 self.send_response(status)
-                for name, value in {"Content-Length": str(len(data)), **dict(*headers)}.items():
+                length = {} if endless else {"Content-Length": str(len(data))}
+                for name, value in {**length, **dict(*headers)}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 if self.command != "HEAD":
-                    self.wfile.write(data)
+                    self.wfile.writelines(content if endless else [data])
 
         do_HEAD = do_POST = do_PUT = do_PATCH = do_GET
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_):
             pass
 
     return Handler
 
 
-def trial_json(number: int, experiment: int, **changes: Any) -> dict[str, Any]:
+def trial_json(number, experiment, **changes):
     """Return a trial with all that 0.38.1 tells of it: a new one, with `changes`."""
     trial = {
         "id": number,
@@ -156,16 +169,16 @@ def trial_json(number: int, experiment: int, **changes: Any) -> dict[str, Any]:
     return {**trial, **changes}
 
 
-def validation_json(scores: Any, steps: int, time: Any = NOW) -> dict[str, Any]:
+def validation_json(scores, steps, time=NOW):
     metrics = {"avgMetrics": scores, "batchMetrics": []}
     return {"endTime": time, "totalBatches": steps, "numInputs": 0, "metrics": metrics}
 
 
-def blank(kind: Any, **values: Any) -> dict[str, Any]:
+def blank(kind, **values):
     """Return what the client must find in one of its types: these values, and nothing in the other
     keys."""
     _, *parameters = inspect.signature(kind.__init__).parameters.values()
-    result: dict[str, Any] = {}
+    result = {}
     for parameter in parameters:
         if parameter.default is parameter.empty:
             type_ = parameter.annotation
@@ -186,7 +199,7 @@ FREE = {
 }
 
 
-def assert_recorded(fake: Any, real: Any, where: str) -> None:
+def assert_recorded(fake, real, where):
     """Assert that the fake's answer has no key that the real master's has not, and no value of
     another type."""
     if isinstance(fake, dict) and isinstance(real, dict):

@@ -2,10 +2,9 @@
 
 import hashlib
 import shutil
-from pathlib import Path
 
 
-def put(cache: Path, name: str, revision: str, content: Path, kind: str = "models") -> str:
+def put(cache, name, revision, content, kind="models"):
     """Have `revision` of a repository be a folder's content; returns its commit, 40 digits."""
     repository = cache / f"{kind}--{name.replace('/', '--')}"
     commit = hashlib.sha1(str(content).encode()).hexdigest()

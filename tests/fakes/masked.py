@@ -55,7 +55,7 @@ class MaskedFamily(NamedTuple):
     has_types: bool = True
 
 
-def _family(model_type: str, **keys: Any) -> dict[str, Any]:
+def _family(model_type, **keys):
     return {"model_type": model_type, **SHAPE, "max_position_embeddings": POSITIONS, **keys}
 
 
@@ -85,7 +85,7 @@ FAMILIES = {
 }
 
 
-def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+def make_tokenizer(kind):
     """Return a tokenizer of made-up text, with the marks and the layout of a family's.
 
     A test may change it: the next one gets a copy of its own.
@@ -94,7 +94,7 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
 
 @functools.cache
-def _train_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+def _train_tokenizer(kind):
     is_fairseq = kind in ("roberta", "xlm", "mpnet")
     special_tokens = FAIRSEQ_TOKENS if is_fairseq else BERT_TOKENS
     options = {"vocab_size": SIZE, "special_tokens": list(special_tokens.values())}
@@ -104,7 +104,7 @@ def _train_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         tokenizer.normalizer = normalizers.BertNormalizer()
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
-        trainer: Any = WordPieceTrainer(**options)
+        trainer = WordPieceTrainer(**options)
     elif kind in ("xlm", "deberta"):
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()

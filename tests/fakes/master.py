@@ -1,15 +1,13 @@
 """A Determined master on loopback: the parts of the REST API that a trial's container calls."""
 
 import base64
+import contextlib
 import json
 import threading
-import time
-from collections.abc import Callable
-from typing import Any
 
 from determined.common.api import bindings
 
-from tests.fakes.http import FakeServer, Request, trial_json, validation_json
+from tests.fakes.http import FakeServer, trial_json, validation_json
 
 TOKEN = "task-token"
 NONE_YET = {"error": {"code": 5, "reason": "NotFound", "error": "no validations for experiment"}}
@@ -30,39 +28,38 @@ class FakeMaster(FakeServer):
 
     def __init__(
         self,
-        context: bytes = b"",
-        slots: tuple[int, ...] = (1,),
-        preempt_at: tuple[str, int] | None = None,
-        dropped_at: int | None = None,
-        metric: str = "f1",
-    ) -> None:
+        context=b"",
+        slots=(1,),
+        preempt_at=None,
+        dropped_at=None,
+        metric="f1",
+    ):
         self.context = context
         self.slots = slots
         self.preempt_at = preempt_at
         self.dropped_at = dropped_at
         self.metric = metric
         self.asked_since = 0  # for its state, after that step
-        self.trial_faults: list[int | str] = []  # as `pending_faults`, after that step
-        self.heard: list[tuple[str, str, dict[str, str], Any]] = []  # method, path, query, body
-        self.unknown: list[str] = []  # those that this master does not speak
-        self.metrics: list[dict[str, Any]] = []  # group, steps, metrics
-        self.slow = 0.0  # seconds that a validation's report takes to arrive
+        self.trial_faults = []  # as `pending_faults`, after that step
+        self.heard = []  # method, path, query, body
+        self.unknown = []  # those that this master does not speak
+        self.metrics = []  # group, steps, metrics
         self.name = "answers"  # of the experiment
-        self.metadata: dict[str, Any] = {}  # of the run
-        self.kept: list[dict[str, Any]] = []  # each time that it was set
-        self.checkpoints: list[bindings.v1Checkpoint] = []
-        self.states: list[str] = []
-        self.progress: list[float] = []
-        self.on_training: Callable[[], Any] = lambda: None  # the trial waits for its end
+        self.metadata = {}  # of the run
+        self.kept = []  # each time that it was set
+        self.checkpoints = []
+        self.states = []
+        self.progress = []
+        self.on_training = lambda: None  # the trial waits for its end
         self.acknowledged = 0
         self.pending = 0  # the container's own requests to be preempted
         # What happens to them before one is taken: a status, or "cut" or "unanswered".
-        self.pending_faults: list[int | str] = []
+        self.pending_faults = []
         self.preempt = threading.Event()
         self.told = threading.Event()
         super().__init__()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self):
         """Return what it has heard, for pickle."""
         return {
             name: value
@@ -70,15 +67,15 @@ class FakeMaster(FakeServer):
             if isinstance(value, (list, dict, int))
         }
 
-    def close(self) -> None:
+    def close(self):
         self.preempt.set()
         super().close()
 
-    def reports(self, group: str) -> list[dict[str, Any]]:
+    def reports(self, group):
         """Return what was reported as "training" or "validation", in order of arrival."""
         return [report for report in self.metrics if report["group"] == group]
 
-    def respond(self, request: Request) -> tuple[int, Any]:
+    def respond(self, request):
         if request.headers.get("Grpc-Metadata-x-allocation-token") != f"Bearer {TOKEN}":
             return 401, {"message": "no valid task token"}
         body = json.loads(request.body or "null")
@@ -89,7 +86,7 @@ class FakeMaster(FakeServer):
             return 501, {"message": "this master does not speak it"}
         return answer if isinstance(answer, tuple) else (200, answer)
 
-    def _answer(self, request: Request, body: Any) -> Any:
+    def _answer(self, request, body):
         """Return the answer, with its status where that is not 200; None to what this master does
         not speak."""
         match (request.method, *request.path.removeprefix("/api/v1/").split("/")):
@@ -127,30 +124,30 @@ class FakeMaster(FakeServer):
             case _, "allocations", _, "signals", name:
                 return self._signal(name, request.query, body)
 
-    def _rendezvous(self, resources: str) -> Any:
+    def _rendezvous(self, resources):
         rank = int(resources) if resources.isdigit() else 0  # a UUID on a real master
         addresses = ["127.0.0.1"] * len(self.slots)
         slots = list(self.slots)
         return {"rendezvousInfo": {"addresses": addresses, "rank": rank, "slots": slots}}
 
-    def _rename(self, number: int, patch: bindings.v1PatchExperiment) -> Any:
+    def _rename(self, number, patch):
         assert patch.id == number
         assert isinstance(patch.name, str)
         self.name = patch.name
         return {"experiment": {"name": self.name}}
 
-    def keep_metadata(self, metadata: dict[str, Any]) -> Any:
+    def keep_metadata(self, metadata):
         self.metadata = metadata
         self.kept.append(metadata)
         return {"metadata": metadata}
 
-    def _best_validation(self) -> Any:
+    def _best_validation(self):
         scores = [report["metrics"][self.metric] for report in self.reports("validation")]
         if not scores:
             return 404, NONE_YET
         return {"metric": min(scores) if self.metric == "loss" else max(scores)}
 
-    def _send_trial(self, number: int) -> Any:
+    def _send_trial(self, number):
         validations = self.reports("validation")
         state = "STATE_RUNNING"
         if self.dropped_at in [report["steps"] for report in validations]:
@@ -165,11 +162,9 @@ class FakeMaster(FakeServer):
             best = validation_json(report["metrics"], report["steps"])
         return {"trial": trial_json(number, 7, state=state, bestValidation=best)}
 
-    def _take(self, what: str, body: Any) -> Any:
+    def _take(self, what, body):
         if what == "metrics":
             report = bindings.v1ReportTrialMetricsRequest.from_json(body)
-            if report.group == "validation":
-                time.sleep(self.slow)
             steps = report.metrics.stepsCompleted
             metrics = report.metrics.metrics.avgMetrics
             self.metrics.append({"group": report.group, "steps": steps, "metrics": metrics})
@@ -185,18 +180,16 @@ class FakeMaster(FakeServer):
             return None
         return {}
 
-    def _preempt_at(self, what: str, times: int) -> None:
+    def _preempt_at(self, what, times):
         if self.preempt_at == (what, times):
             self.preempt.set()
-            self.told.wait(60)
-            time.sleep(1)  # for the trial's watcher thread to read what it was told
+            self.told.wait(300)
 
-    def _signal(self, name: str, query: dict[str, str], body: Any) -> Any:
+    def _signal(self, name, query, body):
         if name == "preemption":
             preempt = self.preempt.wait(float(query["timeout_seconds"]))
-            if preempt:
-                self.told.set()
-            return {"preempt": preempt}
+            close = {"Connection": "close"} if preempt else {}  # see `answered`
+            return 200, {"preempt": preempt}, close
         if name == "ack_preemption":
             self.acknowledged += 1
             return {}
@@ -209,6 +202,13 @@ class FakeMaster(FakeServer):
         self.preempt.set()
         return {}
 
-    def _fail(self, fault: Any) -> tuple[int, Any]:
+    def answered(self, request, connection):
+        """Once the trial was told to stop, wait until it has read that, and so closes."""
+        if request.path.endswith("/signals/preemption") and self.preempt.is_set():
+            with contextlib.suppress(ConnectionError):
+                connection.read()
+            self.told.set()
+
+    def _fail(self, fault):
         self.hinder(fault)
         return fault, {"message": "a fault"}

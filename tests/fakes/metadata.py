@@ -1,34 +1,29 @@
 """An instance metadata service on loopback: IMDSv2, and IMDSv1 where it allows it."""
 
-import time
-from typing import Any
-
-from tests.fakes.http import FakeServer, Request
+from tests.fakes.http import FakeServer
 
 
 class MetadataServer(FakeServer):
     """Serves `spot/instance-action` once `notice` is set, and the rebalance path once `rebalance`
     is. `asked` lists what was asked for; the other attributes can be changed at any time."""
 
-    def __init__(self) -> None:
-        self.notice: str | None = None
-        self.rebalance: str | None = None
+    def __init__(self):
+        self.notice = None
+        self.rebalance = None
         self.token = "secret"  # the one that is given, and the only one that is taken
         # Token requests: "given", a status instead, "cut", or "unanswered" (a hop limit of 1).
-        self.tokens: str | int = "given"
+        self.tokens = "given"
         self.required = True  # a request without a token is refused
-        self.fault: str | int = ""  # the other requests: a status, "cut" or "unanswered"
-        self.delay = 0.0  # seconds before each answer
-        self.asked: list[str] = []
+        self.fault = ""  # the other requests: a status, "cut" or "unanswered"
+        self.asked = []
         super().__init__()
 
-    def respond(self, request: Request) -> Any:
+    def respond(self, request):
         is_for_token = request.method == "PUT"
         fault = self.tokens if is_for_token else self.fault
         if not is_for_token:
             self.asked.append(request.path)
         self.hinder(fault)
-        time.sleep(self.delay)
         if isinstance(fault, int):
             return fault, b""
         if is_for_token:

@@ -3,20 +3,16 @@
 import os
 import pickle
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 
 import predict
 from tests.conftest import ROOT
 from tests.fakes.encoders import make_model
-from tests.fakes.trained import LocalRun
 
 
-def refused(arguments: Sequence[Any], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def refused(arguments, message, capsys):
     """Assert that predict.py ends with one line, which holds `message`."""
     capsys.readouterr()
     assert predict.main([str(word) for word in arguments]) == 2
@@ -24,17 +20,17 @@ def refused(arguments: Sequence[Any], message: str, capsys: pytest.CaptureFixtur
     lines = [line for line in captured.err.splitlines() if not line.startswith("INFO: ")]
     assert len(lines) == 1, captured.err
     assert lines[0].startswith("predict.py: error: ")
-    assert message in lines[0]
+    assert message in lines[0], lines[0]
     assert captured.out == ""
 
 
 class Evil:
     """Touches a file when it is unpickled."""
 
-    def __init__(self, file: Path = Path("pwned")) -> None:
+    def __init__(self, file=Path("pwned")):
         self.file = file
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.system, (f"touch {self.file}",)
 
 
@@ -42,7 +38,7 @@ class Evil:
 PICKLES = ("state_dict.pth", "trial_state.pkl", "workload_sequencer.pkl")
 
 
-def plant(checkpoint: Path, name: str, file: Path) -> None:
+def plant(checkpoint, name, file):
     """Have a checkpoint touch `file` when Determined unpickles `name` of it."""
     if name == "state_dict.pth":
         state = torch.load(checkpoint / name, weights_only=True)
@@ -53,24 +49,26 @@ def plant(checkpoint: Path, name: str, file: Path) -> None:
         (checkpoint / name).write_bytes(pickle.dumps({**numbers, "more": Evil(file)}))
 
 
-def unlisted_copy(checkpoint: Path, folder: Path) -> Path:
+def unlisted_copy(checkpoint, folder):
     """Copy a checkpoint to a new `folder`, without its manifest."""
     shutil.copytree(checkpoint, folder)
     (folder / "manifest.json").unlink()
     return folder
 
 
-def truncated_model(folder: Path) -> Path:
+def truncated_model(folder):
     """Write a model folder whose weights end early, in a new `folder`."""
     shutil.copytree(ROOT / "embedded" / "albert-tiny", folder)
-    os.truncate(folder / "model.safetensors", 1000)
+    weights = folder / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 100)
     return folder
 
 
-def no_models(run: LocalRun, folder: Path) -> dict[str, Any]:
+def no_models(run, folder):
     """Return things that are no model, by what is said of them."""
     with_code = unlisted_copy(run.checkpoint, folder / "with code")
-    torch.save({"models_state_dict": [Evil()]}, with_code / "state_dict.pth")
+    large = torch.zeros(1_000_000)  # as many bytes as the model has, at least
+    torch.save({"models_state_dict": [Evil(), large]}, with_code / "state_dict.pth")
 
     less = unlisted_copy(run.checkpoint, folder / "less")
     state = torch.load(less / "state_dict.pth", weights_only=True)

@@ -2,9 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tokenizers
@@ -13,10 +11,11 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from detalbert.squad.decoding import Candidates, best_spans
+from detalbert.squad.decoding import best_spans
+from detalbert.squad.example import Example
 from detalbert.squad.questions import read_examples
-from detalbert.squad.sources import SHIPPED, Reading, open_source
-from detalbert.squad.windows import Example, Windows, build_windows
+from detalbert.squad.sources import SHIPPED, open_source
+from detalbert.squad.windows import build_windows
 
 WORDS = ["river", "rivers", "the", "bank", "café", "(old)", "naïve,", "U.S.", "1066", "x", "東京"]
 BERT_VOCABULARY = (
@@ -24,27 +23,25 @@ BERT_VOCABULARY = (
 )
 
 Logits = tuple[np.ndarray, np.ndarray]  # of a window's starts and ends, float32 [tokens] each
-# Questions and their windows, the windows' logits, n_best_size and max_answer_length.
-DecodingCase = tuple[tuple[list[Example], Windows], list[Logits], int, int]
 
 
-def read_questions(file: Path | str, reading: Reading | None = None) -> Iterator[Example]:
+def read_questions(file, reading=None):
     """Yield the questions of a file to answer."""
     source = open_source(str(file), "validation", cache_dir=Path(), reading=reading)
     return read_examples(source, answers_needed=False)
 
 
-def read_squad(path: Path) -> list[Example]:
+def read_squad(path):
     return list(read_examples(open_source(str(path), "validation", path.parent)))
 
 
-def load_world(split: str) -> dict[str, Any]:
+def load_world(split):
     """Return the shipped questions of "train" or "validation", in SQuAD's shape."""
     with gzip.open(SHIPPED / f"world-{split}.json.gz") as file:
         return json.load(file)
 
 
-def shipped(split: str, paragraphs: int, first: int = 0) -> dict[str, Any]:
+def shipped(split, paragraphs, first=0):
     """Return some paragraphs of the shipped questions, as SQuAD has them; an article each."""
     articles = []
     for article in load_world(split)["data"]:
@@ -53,7 +50,7 @@ def shipped(split: str, paragraphs: int, first: int = 0) -> dict[str, Any]:
     return {"version": "v2.0", "data": articles[first : first + paragraphs]}
 
 
-def as_rows(examples: list[Example]) -> list[dict[str, Any]]:
+def as_rows(examples):
     """Return questions as a data set of the hub has them."""
     rows = []
     for example in examples:
@@ -66,7 +63,7 @@ def as_rows(examples: list[Example]) -> list[dict[str, Any]]:
     return rows
 
 
-def bert_like() -> PreTrainedTokenizerFast:
+def bert_like():
     ids = {token: number for number, token in enumerate(BERT_VOCABULARY.split())}
     backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -79,7 +76,7 @@ def bert_like() -> PreTrainedTokenizerFast:
     )
 
 
-def roberta_like() -> PreTrainedTokenizerFast:
+def roberta_like():
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     # The bytes of "é" and "東" stay apart: tokens that share one character's offsets.
@@ -102,7 +99,7 @@ TOKENIZERS = {"bert": bert_like(), "roberta": roberta_like()}
 
 
 @st.composite
-def cut_lists(draw: st.DrawFn) -> tuple[list[Example], PreTrainedTokenizerFast, int, int]:
+def cut_lists(draw):
     """Draw up to 6 questions, some blank, over up to 3 contexts, answers of any characters; a
     tokenizer, and a max_seq_length and an overlap that can cover every context."""
     words = st.sampled_from(WORDS)
@@ -113,7 +110,7 @@ def cut_lists(draw: st.DrawFn) -> tuple[list[Example], PreTrainedTokenizerFast, 
     for number in range(draw(st.integers(1, 6))):
         context = draw(st.sampled_from(contexts))
         question = draw(st.lists(words, max_size=3).map(" ".join))
-        answers: tuple = ()
+        answers = ()
         if draw(st.booleans()):
             begin = draw(st.integers(0, len(context) - 1))
             end = draw(st.integers(begin + 1, len(context)))
@@ -132,13 +129,11 @@ def cut_lists(draw: st.DrawFn) -> tuple[list[Example], PreTrainedTokenizerFast, 
     return examples, tokenizer, max_seq_length, stride
 
 
-def tensors(row: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+def tensors(row):
     return {name: torch.from_numpy(column) for name, column in row.items()}
 
 
-def plain_n_best(
-    start: np.ndarray, end: np.ndarray, low: int, high: int, k: int, longest: int
-) -> list[tuple[int, int]]:
+def plain_n_best(start, end, low, high, k, longest):
     """Return (start, end) spans of one window, best first: the reference's two loops."""
     tokens = range(len(start))
     best_starts = sorted(tokens, key=lambda token: -start[token])[:k]
@@ -154,16 +149,16 @@ def plain_n_best(
 
 
 @st.composite
-def decoding_cases(draw: st.DrawFn) -> DecodingCase:
+def decoding_cases(draw):
     """Draw windows and logits; half the time whole numbers, so that many scores are equal."""
     examples, tokenizer, length, stride = draw(cut_lists())
     windows = build_windows(examples, tokenizer, max_seq_length=length, doc_stride=stride)
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
 
-    def whole_numbers(count: int) -> np.ndarray:
+    def whole_numbers(count):
         return rng.integers(-2, 3, count)
 
-    distributions: list[Callable[[int], Any]] = [whole_numbers, rng.standard_normal]
+    distributions = [whole_numbers, rng.standard_normal]
     distribution = draw(st.sampled_from(distributions))
     logits = []
     for count in windows.lengths:
@@ -176,13 +171,11 @@ def decoding_cases(draw: st.DrawFn) -> DecodingCase:
     return (examples, windows), logits, n_best_size, max_answer_length
 
 
-def decode(
-    windows: Windows, logits: list[Logits], chosen: Sequence[int], k: int, longest: int
-) -> Candidates:
+def decode(windows, logits, chosen, k, longest):
     """Return the best spans of the chosen windows, packed into one row."""
     start = np.concatenate([logits[window][0] for window in chosen])
     end = np.concatenate([logits[window][1] for window in chosen])
-    row: dict[str, Any] = tensors(windows.pack(np.array(chosen)))
+    row = tensors(windows.pack(np.array(chosen)))
     # The longest window is given half the time; else it is computed.
     if len(chosen) % 2:
         row["max_length"] = int(windows.lengths[chosen].max())

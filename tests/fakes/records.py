@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from determined.common.api import bindings
 
-from tests.fakes.http import FakeServer, Request, blank, trial_json, validation_json
+from tests.fakes.http import FakeServer, blank, trial_json, validation_json
 
 TOKEN = "user-token"
 DAY = "2026-11-20"
@@ -43,7 +43,7 @@ class Held(NamedTuple):
     silent: bool = False  # its containers did not start, so they named no machine
 
     @property
-    def task(self) -> str:
+    def task(self):
         return self.id.rpartition(".")[0]
 
 
@@ -71,7 +71,7 @@ class Ran(NamedTuple):
     searcher: dict[str, Any] = {}
 
     @property
-    def held(self) -> list[Held]:
+    def held(self):
         return [held for trial in self.trials for held in trial.held]
 
 
@@ -117,13 +117,13 @@ DEFAULT = Cluster(
 )
 
 
-def at(clock: str, zone: str = "Z") -> str | None:
+def at(clock, zone="Z"):
     """Return 12:30 of the day, or a whole time, as the master writes it; None if it is empty."""
     text = clock if "T" in clock else f"{DAY}T{clock}:00"
     return f"{text}.000000{zone}" if clock else None
 
 
-def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
+def answer(cluster, path, query):
     """Return the master's answer at `path`; None where it has nothing."""
     experiments = {number: ran for number, ran in cluster.ran.items() if ran.kind == "TRIAL"}
     # A trial's id is ten times its experiment's, and on.
@@ -168,7 +168,7 @@ def answer(cluster: Cluster, path: str, query: dict[str, str]) -> Any:
     return None
 
 
-def _experiment(number: int, ran: Ran) -> dict[str, Any]:
+def _experiment(number, ran):
     workspace, project = ran.place
     return blank(
         bindings.v1Experiment,
@@ -185,7 +185,7 @@ def _experiment(number: int, ran: Ran) -> dict[str, Any]:
     )
 
 
-def _trials(number: int, ran: Ran) -> Any:
+def _trials(number, ran):
     for index, trial in enumerate(ran.trials):
         steps = max((done for _, done, _ in trial.reports), default=0)
         best = None
@@ -202,7 +202,7 @@ def _trials(number: int, ran: Ran) -> Any:
         )
 
 
-def _task(task: str, held: list[Held]) -> dict[str, Any]:
+def _task(task, held):
     allocations = []
     for item in reversed(held):
         allocations.append(
@@ -222,7 +222,7 @@ def _task(task: str, held: list[Held]) -> dict[str, Any]:
     )
 
 
-def _machines(held: Held) -> Any:
+def _machines(held):
     for machine in held.machines if held.start and not held.silent else []:
         yield {
             "containerId": "c",
@@ -235,7 +235,7 @@ def _machines(held: Held) -> Any:
         }
 
 
-def _log_line(held: Held) -> bytes:
+def _log_line(held):
     """Return the line of an allocation's agent, of which only the time says whose it is."""
     if not held.start:
         return b""
@@ -252,7 +252,7 @@ def _log_line(held: Held) -> bytes:
     return json.dumps({"result": line}).encode() + b"\n"
 
 
-def _reports(number: int, trial: Tried) -> Any:
+def _reports(number, trial):
     for clock, steps, speed in trial.reports:
         yield {
             "trialId": number,
@@ -266,7 +266,7 @@ def _reports(number: int, trial: Tried) -> Any:
         }
 
 
-def _checkpoints(trial: Tried) -> Any:
+def _checkpoints(trial):
     for clock in trial.checkpoints:
         yield blank(
             bindings.v1Checkpoint,
@@ -277,7 +277,7 @@ def _checkpoints(trial: Tried) -> Any:
         )
 
 
-def _pool(name: str, own: bool) -> dict[str, Any]:
+def _pool(name, own):
     aws = {"spotEnabled": name == SPOT, "instanceType": "p3.16xlarge"}
     return blank(
         bindings.v1ResourcePool,
@@ -292,7 +292,7 @@ def _pool(name: str, own: bool) -> dict[str, Any]:
     )
 
 
-def _entries(cluster: Cluster) -> Any:
+def _entries(cluster):
     rows = [("training", "ada", "10:15", "10:35")]
     rows += [("instance", *row) for row in cluster.instances]
     rows += [("agent", *row) for row in cluster.agents]
@@ -307,7 +307,7 @@ def _entries(cluster: Cluster) -> Any:
         }
 
 
-def _csv(cluster: Cluster) -> str:
+def _csv(cluster):
     lines = [CSV]
     for number, ran in cluster.ran.items():
         for held in ran.held:
@@ -321,11 +321,11 @@ def _csv(cluster: Cluster) -> str:
 class FakeRecords(FakeServer):
     """Serves the records of a cluster."""
 
-    def __init__(self, cluster: Cluster = DEFAULT) -> None:
+    def __init__(self, cluster=DEFAULT):
         self.cluster = cluster
         super().__init__()
 
-    def respond(self, request: Request) -> Any:
+    def respond(self, request):
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 16, "error": "no valid token"}}
         return answer(self.cluster, request.path, request.query)

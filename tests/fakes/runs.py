@@ -4,11 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
 
 import train
@@ -16,7 +12,7 @@ from detalbert.engine import progress
 from detalbert.training.folder import list_checkpoints
 
 
-def change(config: Path, **hyperparameters: Any) -> Path:
+def change(config, **hyperparameters):
     """Change the file of a config; values of `model_config` are added to those that it has."""
     content = yaml.safe_load(config.read_text())
     shape = content["hyperparameters"]["model_config"] | hyperparameters.pop("model_config", {})
@@ -25,17 +21,17 @@ def change(config: Path, **hyperparameters: Any) -> Path:
     return config
 
 
-def run(config: Path, output: Path, *more: Any) -> int:
+def run(config, output, *more):
     return train.main(["--config", str(config), "--output-dir", str(output), *map(str, more)])
 
 
-def train_into(folder: Path, config: dict[str, Any]) -> None:
+def train_into(folder, config):
     """Train a config, which is written into the folder, into out/ there."""
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     assert run(folder / "config.yaml", folder / "out") == 0
 
 
-def refusal(capsys: pytest.CaptureFixture[str], config: Path, output: Path, *more: Any) -> str:
+def refusal(capsys, config, output, *more):
     """Return the one line on standard error with which a run is refused, by status 2 or 4."""
     status = run(config, output, *more)
     line = only_error(capsys.readouterr().err)
@@ -44,7 +40,7 @@ def refusal(capsys: pytest.CaptureFixture[str], config: Path, output: Path, *mor
     return line
 
 
-def only_error(shown: str) -> str:
+def only_error(shown):
     """Return the one line that is no INFO: an error of train.py."""
     lines = [line for line in shown.splitlines() if not line.startswith(("INFO: ", "WARNING: "))]
     assert len(lines) == 1, shown
@@ -52,27 +48,27 @@ def only_error(shown: str) -> str:
     return lines[0]
 
 
-def metrics(output: Path) -> dict[str, Any]:
+def metrics(output):
     """What a run wrote into its metrics.json."""
     return json.loads((output / "metrics.json").read_text())
 
 
-def official(scores: dict[str, float]) -> dict[str, float]:
-    """What a prediction has of a validation's scores: all but its loss and calibration."""
-    others = ("loss", "calibrat", "probability_")
+def official(scores):
+    """What a prediction has of a validation's scores: all numbers but loss and calibration."""
+    others = ("language", "loss", "calibrat", "probability_")
     return {k: v for k, v in scores.items() if not any(word in k for word in others)}
 
 
-def newest(output: Path) -> Path:
+def newest(output):
     """The folder of the newest checkpoint."""
     return list_checkpoints(output / "checkpoints")[-1][1]
 
 
-def at_report(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], Any]) -> None:
+def at_report(monkeypatch, step, do):
     """Have each report from `step` on call `do`."""
     report = progress.Progress.on_training_workload_end
 
-    def report_and_do(self: progress.Progress, *args: Any, **kwargs: Any) -> None:
+    def report_and_do(self, *args, **kwargs):
         report(self, *args, **kwargs)
         if self.history.step >= step:
             do()
@@ -80,19 +76,19 @@ def at_report(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], Any])
     monkeypatch.setattr(progress.Progress, "on_training_workload_end", report_and_do)
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def stop_after(monkeypatch, step):
     """Have the process send itself a real SIGTERM at the first report from `step` on."""
     at_report(monkeypatch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
-def cut_and_go_on(config: Path, output: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def cut_and_go_on(config, output, monkeypatch, at):
     with monkeypatch.context() as patch:
         stop_after(patch, at)
         assert run(config, output) == 143
     assert run(config, output) == 0
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
+def wait_for(condition, seconds=300):
     """Wait until `condition` holds; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
@@ -100,6 +96,6 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
     assert condition()
 
 
-def steps_of(output: Path) -> list[int]:
+def steps_of(output):
     """Return the steps of the checkpoints in an output directory."""
     return [steps for steps, _ in list_checkpoints(output / "checkpoints")]

@@ -3,16 +3,12 @@
 import contextlib
 import random
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import boto3
-import pytest
 import requests
 from moto.server import ThreadedMotoServer
 
-from tests.fakes.http import FakeServer, Request
+from tests.fakes.http import FakeServer
 
 
 class Faults(FakeServer):
@@ -21,14 +17,14 @@ class Faults(FakeServer):
     protocol = "HTTP/1.1"  # else a client waits a second before each upload
     spoiled = (".npy", ".txt", "/state_dict.pth", ".safetensors", "/manifest.json")
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream):
         self.upstream = upstream
         self.dice = random.Random(0)
-        self.kinds: list[str] = []
+        self.kinds = []
         self.done = {"500": 0, "truncated": 0, "slow": 0}
         super().__init__()
 
-    def respond(self, request: Request) -> tuple[int, bytes, dict[str, str]]:
+    def respond(self, request):
         fault = self.draw(request)
         if fault == "500":
             return 500, b"", {}
@@ -52,7 +48,7 @@ class Faults(FakeServer):
             headers["Connection"] = "close"
         return response.status_code, body, headers
 
-    def draw(self, request: Request) -> str:
+    def draw(self, request):
         """Draw and count what happens to a request: "fine", unless it is about a file."""
         if not self.kinds or not any(name in request.path for name in self.spoiled):
             return "fine"
@@ -62,13 +58,13 @@ class Faults(FakeServer):
         return fault
 
 
-def without(headers: Mapping[str, str], *names: str) -> dict[str, str]:
+def without(headers, *names):
     """Return headers without some, which are given in lower case."""
     return {name: value for name, value in headers.items() if name.lower() not in names}
 
 
 @contextlib.contextmanager
-def moto_server() -> Iterator[str]:
+def moto_server():
     """Serve AWS's services in this process, by moto; yield the address."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -78,7 +74,7 @@ def moto_server() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Faults]]:
+def bucket(monkeypatch):
     """Yield (client, faults): moto with a bucket, behind a proxy that AWS's clients are told of."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
@@ -91,7 +87,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Faults]]:
         yield client, faults
 
 
-def upload(client: Any, folder: Path) -> None:
+def upload(client, folder):
     """Put shards at s3://bucket/shards."""
     for path in folder.rglob("*"):
         if path.is_file() and not path.name.startswith("."):

@@ -1,10 +1,6 @@
 """Parts of an experiment config with a secret of each kind, and a search for them."""
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
-PLANTED: dict[str, Any] = {
+PLANTED = {
     "description": "fetched from https://me:planted-1@example.org/data by way of a proxy",
     "environment": {
         "environment_variables": {"cpu": ["API_KEY=planted-2=="], "cuda": ["API_KEY=planted-3"]},
@@ -42,7 +38,7 @@ PLANTED: dict[str, Any] = {
 }
 
 
-def found_in(places: Iterable[Path]) -> set[str]:
+def found_in(places):
     """The files of these files and folders in which one of the secrets is."""
     files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
     assert len(files) > 5

@@ -10,8 +10,6 @@ import contextlib
 import os
 import signal
 import subprocess
-from pathlib import Path
-from typing import Any
 
 from tests.conftest import ROOT
 from tests.fakes.runs import wait_for
@@ -50,7 +48,7 @@ SCONTROL = '#!/bin/bash\necho "$@" >> "$REQUEUED"\n'
 class Slurm:
     """A job of one rank on each of `nodes`, in a copy of the checkout made of links."""
 
-    def __init__(self, folder: Path, python: str, nodes: int, *words: Any) -> None:
+    def __init__(self, folder, python, nodes, *words):
         self.folder, self.words = folder / "checkout", words
         self.folder.mkdir()
         for item in ROOT.iterdir():
@@ -69,7 +67,7 @@ class Slurm:
         self.env |= {"SLURM_JOB_ID": str(os.getpid()), "SLURM_NNODES": str(nodes)}
         self.starts = 0
 
-    def start(self, **env: str) -> Started:
+    def start(self, **env):
         command = ["bash", "cluster/slurm.sbatch", *self.words]
         log = self.folder.with_name(f"log-{self.starts}")
         env = {**self.env, "SLURM_RESTART_COUNT": str(self.starts), **env}
@@ -78,10 +76,10 @@ class Slurm:
             file.unlink(missing_ok=True)
         return Started(command, log, self.folder, **env)
 
-    def end(self, job: Started) -> tuple[int, bool]:
+    def end(self, job):
         """Its exit status, and whether it asked to be requeued; nothing of it is left. Tasks that
         wait for one that has ended are killed, as by `srun --wait`, but sooner."""
-        wait_for(lambda: self.ended.exists() or job.main.poll() is not None, 300)
+        wait_for(lambda: self.ended.exists() or job.main.poll() is not None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             job.main.wait(WAIT)
         if job.main.poll() is None:

@@ -6,9 +6,7 @@ The scores of a step are a function of the step, as those of training are.
 
 import json
 import random
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from determined import core
 
@@ -33,14 +31,14 @@ class StubRun:
         pruning: `checkpoint_storage:`.
     """
 
-    def __init__(self, folder: Path, pruning: dict[str, int]) -> None:
+    def __init__(self, folder, pruning):
         self.folder = folder
         self.pruning = pruning
         self.length = 40
-        self.searcher: dict[str, Any] = {"metric": "f1", "smaller_is_better": False}
+        self.searcher = {"metric": "f1", "smaller_is_better": False}
         self.done = 0  # steps from which the last start went on
 
-    def start(self, until: int, stopped: bool) -> int:
+    def start(self, until, stopped):
         """Train until a step, where the run is stopped, with a checkpoint, or killed, without one;
         return that step."""
         self.folder.mkdir(exist_ok=True)
@@ -54,7 +52,7 @@ class StubRun:
         if checkpoint is not None:
             self.history.load_state_dict(json.loads((checkpoint / "state_dict.pth").read_text()))
         self.metrics = RunMetrics(self.folder, self.searcher, self.done)
-        trial: Any = SimpleNamespace(
+        trial = SimpleNamespace(
             history=self.history,
             slots=1,
             meter=SimpleNamespace(throughput={}),
@@ -72,13 +70,13 @@ class StubRun:
             self.metrics.finish()
         return last_step
 
-    def _step(self, step: int, last: bool) -> None:
+    def _step(self, step, last):
         self.history.step = step
         saved = step % VALIDATION_PERIOD == 0 and self._validate(step)
         if not saved and (step % CHECKPOINT_PERIOD == 0 or last):
             self.save(step)
 
-    def _validate(self, step: int) -> bool:
+    def _validate(self, step):
         """Report a validation, and save a checkpoint if it is the best (the policy "best")."""
         dice = random.Random(step)
         scores = {"f1": float(dice.randrange(6)), "loss": float(dice.randrange(6))}
@@ -90,12 +88,12 @@ class StubRun:
             self.save(step)
         return is_best
 
-    def _rank(self, scores: dict[str, float]) -> float:
+    def _rank(self, scores):
         """Return the searcher's metric, of opposite sign if smaller is better."""
         sign = -1 if self.searcher["smaller_is_better"] else 1
         return sign * scores[self.searcher["metric"]]
 
-    def save(self, step: int) -> None:
+    def save(self, step):
         """Write a checkpoint, and compare what is there afterwards with what has to be."""
         before = {path for path in self.checkpoints.own.values() if find_fault(path) is None}
         with self.checkpoints.store_path({"steps_completed": step}) as (path, name):

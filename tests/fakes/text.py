@@ -2,7 +2,6 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +10,10 @@ from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.read import Corpus
 from detalbert.corpus.write import write_shards
 from detalbert.engine.forward import Forward
-from detalbert.settings.text import TextConfig, parse_text_config
 from detalbert.squad.tokenizer import named_tokenizer
 from pretrain.encoders import build_encoder
 from pretrain.examples import PretrainExamples
-from pretrain.hparams import ALBERT, PretrainHParams, parse_pretrain_hparams
+from pretrain.hparams import ALBERT, parse_pretrain_hparams, parse_text_config
 from pretrain.masking import Vocabulary, read_vocabulary
 from pretrain.objectives import read_pretraining
 from tests.fakes.questions import shipped
@@ -36,7 +34,7 @@ VOCABULARY = Vocabulary(
 )
 
 
-def contexts(paragraphs: int) -> list[str]:
+def contexts(paragraphs):
     document = shipped("train", paragraphs)
     texts = []
     for article in document["data"]:
@@ -44,7 +42,7 @@ def contexts(paragraphs: int) -> list[str]:
     return texts
 
 
-def text_config(text: Any, folder: Path, **more: Any) -> TextConfig:
+def text_config(text, folder, **more):
     values = {
         "text": text if isinstance(text, list) else str(text),
         "tokenizer": TOKENIZER,
@@ -53,30 +51,30 @@ def text_config(text: Any, folder: Path, **more: Any) -> TextConfig:
     return parse_text_config({**values, **more})
 
 
-def write(text: Any, folder: Path, processes: int = 1, **more: Any) -> Path:
+def write(text, folder, processes=1, **more):
     config = text_config(text, folder, **more)
     kind = ExampleKind(named_tokenizer(TOKENIZER), LENGTH)
     return Path(write_shards(config, kind, processes=processes))
 
 
-def sums(folder: Path) -> dict[str, str]:
+def sums(folder):
     """Return the SHA-256 of every file that readers read."""
     files = [*folder.glob("*.npy"), *folder.glob("tokenizer/*"), folder / "index.json"]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def tiny(**hparams: Any) -> PretrainHParams:
+def tiny(**hparams):
     values = {"size": "tiny", "max_seq_length": LENGTH, "seed": 42, **hparams}
     return parse_pretrain_hparams(values).of_family(ALBERT)
 
 
-def read_examples(address: Any, config: TextConfig, **hparams: Any) -> PretrainExamples:
+def read_examples(address, config, **hparams):
     """Return the training examples of shards."""
     vocabulary = read_vocabulary(named_tokenizer(TOKENIZER))
     return PretrainExamples(Corpus(str(address), "train", config), vocabulary, tiny(**hparams))
 
 
-def make_examples(folder: Path, text: str | None = None, **hparams: Any) -> PretrainExamples:
+def make_examples(folder, text=None, **hparams):
     """Return examples of `text`; default: twenty documents of words of one letter each."""
     path = folder / "text.txt"
     path.write_text("\n".join(_document(letter) for letter in "abcdefghijklmnopqrst"))
@@ -86,7 +84,7 @@ def make_examples(folder: Path, text: str | None = None, **hparams: Any) -> Pret
     return read_examples(shards, config, **hparams)
 
 
-def _document(letter: str) -> str:
+def _document(letter):
     """Return thirty sentences of one letter, beside "the" and "was"."""
     sentences = []
     for number in range(30):
@@ -95,12 +93,12 @@ def _document(letter: str) -> str:
     return " ".join(sentences)
 
 
-def tickets(count: int) -> np.ndarray:
+def tickets(count):
     """Return the first `count` examples in epoch 0, int64 [count, 2]."""
     return np.stack([np.zeros(count, np.int64), np.arange(count)], axis=1)
 
 
-def make_forward(**hparams: Any) -> Forward:
+def make_forward(**hparams):
     """Return a tiny model from random weights, changed so that every part of its heads matters."""
     model = build_encoder(tiny(**hparams), named_tokenizer(TOKENIZER))
     with torch.no_grad():

@@ -2,12 +2,12 @@
 
 import json
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
 
-from tests.conftest import ROOT, TINY, TINY_LM, Once, Train, configured, settings
+from tests.conftest import ROOT, TINY, TINY_LM, configured, settings
 from tests.fakes import secrets
 from tests.fakes.questions import shipped
 
@@ -19,17 +19,17 @@ class LocalRun(NamedTuple):
     questions: pathlib.Path
 
     @property
-    def best(self) -> dict[str, float]:
+    def best(self):
         return json.loads((self.path / "metrics.json").read_text())["best"]
 
     @property
-    def checkpoint(self) -> pathlib.Path:
+    def checkpoint(self):
         return self.path / "checkpoints" / f"step-{self.best['steps']:08d}"
 
 
 @pytest.fixture(scope="session")
-def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
-    def fill(folder: pathlib.Path) -> None:
+def local_run(once, train, cache_dir):
+    def fill(folder):
         document = shipped("validation", paragraphs=90)
         (folder / "dev.json").write_text(json.dumps(document))
         done = train(
@@ -48,11 +48,11 @@ def local_run(once: Once, train: Train, cache_dir: pathlib.Path) -> LocalRun:
 
 
 @pytest.fixture(scope="session")
-def finished(once: Once, train: Train, cache_dir: pathlib.Path) -> pathlib.Path:
+def finished(once, train, cache_dir):
     """TINY, its config in tiny.yaml, trained into out/ with all three checkpoints; to copy. The
     config has secrets."""
 
-    def fill(folder: pathlib.Path) -> None:
+    def fill(folder):
         config = {
             **configured(TINY, cache_dir),
             "checkpoint_storage": {"save_trial_latest": 3},
@@ -67,11 +67,11 @@ def finished(once: Once, train: Train, cache_dir: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def lm_run(once: Once, cache_dir: pathlib.Path) -> pathlib.Path:
+def lm_run(once, cache_dir):
     """The output directory of a language model's run, beside the text that it validated on."""
     from tests.fakes.runs import train_into
 
-    def fill(folder: pathlib.Path) -> None:
+    def fill(folder):
         pages = {"text.jsonl": ROOT / "README.md", "held.jsonl": ROOT / "lm" / "README.md"}
         for name, page in pages.items():
             sections = page.read_text().split("\n## ")
@@ -87,7 +87,7 @@ def lm_run(once: Once, cache_dir: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def model(local_run: LocalRun) -> Any:
+def model(local_run):
     """The best of `local_run`, as `Trained`."""
     from detalbert.inference.model import load_model
 

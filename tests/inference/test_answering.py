@@ -3,8 +3,6 @@
 import dataclasses
 import json
 from collections import ChainMap
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -14,22 +12,20 @@ from hypothesis import strategies as st
 
 from detalbert.engine import rows as packed
 from detalbert.inference import answering
-from detalbert.inference.model import Trained, prepare
+from detalbert.inference.model import prepare
 from detalbert.inference.reply import ask, format_reply
 from detalbert.settings.hparams import HParams
-from detalbert.squad.windows import Example
 from tests.conftest import max_examples
 from tests.fakes import encoders
 from tests.fakes.questions import read_questions
-from tests.fakes.trained import LocalRun
 
 
 @pytest.fixture(scope="module")
-def examples(local_run: LocalRun) -> list[Example]:
+def examples(local_run):
     return list(read_questions(local_run.questions))
 
 
-SHORT_WINDOWS: dict[str, Any] = {
+SHORT_WINDOWS = {
     "max_seq_length": 96,
     "doc_stride": 32,
     "max_query_length": 24,
@@ -38,9 +34,7 @@ SHORT_WINDOWS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("size", [1, 7, 50])
-def test_chunks_answer_as_one_pass_does(
-    size: int, model: Trained, examples: list[Example], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_answer_as_one_pass_does(size, model, examples, monkeypatch):
     """To the bit, as the rows are the same; three chunks are held at most."""
     for module in (packed, answering):
         monkeypatch.setattr(module, "CHUNK", size)
@@ -55,7 +49,7 @@ def test_chunks_answer_as_one_pass_does(
 
     read = 0
 
-    def counted() -> Iterator[Example]:
+    def counted():
         nonlocal read
         for example in questions:
             read += 1
@@ -79,7 +73,7 @@ texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=300).filter(s
 
 @max_examples(60)
 @given(question=texts, context=texts, threshold=st.sampled_from([-5.0, 0.0, 5.0, float("inf")]))
-def test_replies_are_text(model: Trained, question: str, context: str, threshold: float) -> None:
+def test_replies_are_text(model, question, context, threshold):
     reply = ask(model, question, context, threshold)
 
     for choice in reply.n_best:
@@ -98,15 +92,13 @@ TOKENS = range(encoders.SHAPE["vocab_size"])  # a tokenizer as far as `prepare` 
 COMPILED = HParams(model="albert", max_seq_length=64, compile=True, precision="fp32")
 
 
-def prepared(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def prepared(backend, monkeypatch):
     torch._dynamo.reset()
     encoders.compile_with(backend, monkeypatch)
     return prepare(encoders.make_model(), TOKENS, COMPILED, torch.device("cpu"))
 
 
-def test_prediction_does_without_a_compiler(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_prediction_does_without_a_compiler(monkeypatch, caplog):
     """Even where the run was to be compiled: who has a checkpoint cannot change its config."""
     run = prepared(encoders.broken_compiler, monkeypatch)
     encoders.assert_runs_uncompiled(run, caplog.text)

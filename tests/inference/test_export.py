@@ -4,8 +4,6 @@ import json
 import shutil
 import stat
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,23 +14,21 @@ import predict
 from detalbert.engine.models import named_config
 from detalbert.errors import UserError
 from detalbert.inference import answering
-from detalbert.inference.export import export
-from detalbert.inference.model import Trained, choose_threshold, load_model
+from detalbert.inference.export import _front_matter, export
+from detalbert.inference.model import choose_threshold, load_model
 from detalbert.squad.encoding import tokenizer_sum
 from detalbert.squad.tokenizer import named_tokenizer
-from tests.conftest import Once
 from tests.fakes.questions import read_questions
-from tests.fakes.trained import LocalRun
 from tests.older import ids_and_outputs
 
 
-def export_to(folder: Path, model: Path, *words: str) -> None:
+def export_to(folder, model, *words):
     assert predict.main(["--model", str(model), "--export", str(folder), *words]) == 0
 
 
 @pytest.fixture(scope="module")
-def folder(local_run: LocalRun, once: Once) -> Path:
-    def fill(folder: Path) -> None:
+def folder(local_run, once):
+    def fill(folder):
         export_to(folder / "some" / "model", local_run.path, "--license", "apache-2.0")
 
     return once("exported", fill) / "some" / "model"
@@ -40,9 +36,7 @@ def folder(local_run: LocalRun, once: Once) -> Path:
 
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_the_library_agrees(
-    folder: Path, model: Trained, local_run: LocalRun, attention: str
-) -> None:
+def test_the_library_agrees(folder, model, local_run, attention):
     """By the library's attentions and its GELU, which round in other ways."""
     plain = AutoModelForQuestionAnswering.from_pretrained(folder, attn_implementation=attention)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -71,7 +65,7 @@ def test_the_library_agrees(
 
 @pytest.mark.soak
 @torch.no_grad()
-def test_transformers_4_gives_the_same_logits(folder: Path, tmp_path: Path) -> None:
+def test_transformers_4_gives_the_same_logits(folder, tmp_path):
     text = "Where is the ship? The ship is in Kiel."
     ids, *logits = ids_and_outputs("AutoModelForQuestionAnswering", folder, text, tmp_path / "4.pt")
 
@@ -80,9 +74,7 @@ def test_transformers_4_gives_the_same_logits(folder: Path, tmp_path: Path) -> N
     torch.testing.assert_close(output.to_tuple(), tuple(logits), rtol=0, atol=1e-5)
 
 
-def test_it_answers_alike(
-    folder: Path, model: Trained, local_run: LocalRun, tmp_path: Path
-) -> None:
+def test_it_answers_alike(folder, model, local_run, tmp_path):
     assert stat.S_IMODE((folder / "model.safetensors").stat().st_mode) == 0o644
     loaded = load_model(str(folder))
 
@@ -113,7 +105,7 @@ READ = {
 
 
 @pytest.mark.parametrize("name", sorted(READ | {"sums.json"}))
-def test_every_file_is_loaded_by_its_sum(name: str, folder: Path, tmp_path: Path) -> None:
+def test_every_file_is_loaded_by_its_sum(name, folder, tmp_path):
     """Each way that reads it: to answer, to train on, for its tokenizer alone."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     sums = json.loads((copy / "sums.json").read_text())
@@ -128,7 +120,9 @@ def test_every_file_is_loaded_by_its_sum(name: str, folder: Path, tmp_path: Path
         changed = content + b" "
     (copy / name).write_bytes(changed)
 
-    problem = f"{name}: not as it was written; copy it again, or remove sums.json there"
+    problem = "not as it was written; copy it again, or remove sums.json there"
+    if name != "sums.json":  # of which only a part is damaged: the file that it names
+        problem = f"{name}: {problem}"
     readers = [load_model]
     if name != "model.safetensors":
         readers += [named_config, named_tokenizer]
@@ -137,9 +131,10 @@ def test_every_file_is_loaded_by_its_sum(name: str, folder: Path, tmp_path: Path
             reader(str(copy))
 
 
-def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:
+def test_the_card_says_what_it_is(folder, local_run):
     _, front, body = (folder / "README.md").read_text().split("---\n", 2)
     assert yaml.safe_load(front)["license"] == "apache-2.0"
+    assert yaml.safe_load(front)["language"] == "en"
     best = local_run.best
     assert f"| exact | {best['exact']:.6g} |" in body
 
@@ -147,10 +142,16 @@ def test_the_card_says_what_it_is(folder: Path, local_run: LocalRun) -> None:
         assert str(local_run.path.parent).encode() not in path.read_bytes(), path
 
 
-def test_failures_leave_nothing(
-    folder: Path, model: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any, **__: Any) -> None:
+def test_a_card_names_the_language_that_is_known():
+    known = {"de": {"train": "a.csv", "language": "de"}, "en": {"train": "a.csv"}}
+    for language, data in known.items():
+        assert f"language: {language}\n" in _front_matter("random weights", data, "mit")
+    for data in ({}, {"text": "a.txt"}):
+        assert "language" not in _front_matter("random weights", data, "mit")
+
+
+def test_failures_leave_nothing(folder, model, tmp_path, monkeypatch):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UserError, match="it exists; give a new folder"):

@@ -2,40 +2,36 @@
 
 import csv
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import predict
 from detalbert.inference import predict_file
 from detalbert.inference.file_questions import Questions
-from detalbert.inference.model import Trained
-from detalbert.inference.predict_file import WRITTEN
+from detalbert.inference.predict_file import WRITTEN, score_table
+from detalbert.squad.error_groups import find_group
 from detalbert.squad.metrics import exact_match
 from detalbert.squad.sources import SHIPPED
 from tests.fakes.no_models import refused
 from tests.fakes.questions import read_questions
-from tests.fakes.trained import LocalRun
 
 CONTEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen."
 GOOD = {"question": "What was loaded?", "context": "The Zanto was loaded with pottery. " * 60}
 LONG = {"question": "What " * 400 + "?", "context": GOOD["context"]}
 SKIP = ["--set", "data.skip_invalid=true"]
-Capsys = pytest.CaptureFixture[str]
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write(path, rows):
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
 
 
-def read_table(folder: Path) -> list[dict[str, str]]:
+def read_table(folder):
     with (folder / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def test_answers_stand_beside_the_columns_of_the_sheet(local_run: LocalRun, tmp_path: Path) -> None:
+def test_answers_stand_beside_the_columns_of_the_sheet(local_run, tmp_path):
     """One is named as ours, one would be a formula; the last question's label is nowhere."""
     rows = [
         ["No.", "Frage", "context", "Answer", "remark"],
@@ -61,7 +57,7 @@ def test_answers_stand_beside_the_columns_of_the_sheet(local_run: LocalRun, tmp_
     assert "answer 'Nobody' is not in its context" in table[2][-1]
 
 
-def test_each_answer_says_what_is_wrong_with_it(local_run: LocalRun, tmp_path: Path) -> None:
+def test_each_answer_says_what_is_wrong_with_it(local_run, tmp_path):
     words = ["--model", str(local_run.path), "--data", str(local_run.questions)]
     assert predict.main([*words, "--output-dir", str(tmp_path)]) == 0
     predictions = json.loads((tmp_path / "predictions.json").read_text())
@@ -72,9 +68,25 @@ def test_each_answer_says_what_is_wrong_with_it(local_run: LocalRun, tmp_path: P
         assert (row["error"] == "") == right
 
 
-def test_scores_say_which_questions_were_trained_on(
-    local_run: LocalRun, model: Trained, tmp_path: Path
-) -> None:
+def test_answers_are_compared_in_the_language_that_is_set(local_run, tmp_path, capsys):
+    """As in German, where "die" is an article and the quotation marks are punctuation."""
+    context = "„Die Kalonda“ carried tar."
+    row = {"context": context, "question": "What carried tar?", "answer": "„Die Kalonda“"}
+    file = write(tmp_path / "rows.jsonl", [row])
+    words = ["--model", local_run.path, "--data", file, "--output-dir", tmp_path]
+    labels = ["„Die Kalonda“"]
+    for language in ("en", "de"):
+        arguments = [*map(str, words), "--set", f"data.language={language}"]
+        assert predict.main(arguments) == 0
+        scores = json.loads((tmp_path / "metrics.json").read_text())
+        assert scores["language"] == language
+        (prediction,) = json.loads((tmp_path / "predictions.json").read_text()).values()
+        assert scores["exact"] == 100 * exact_match(prediction, labels[0], language)
+        assert read_table(tmp_path)[0]["error"] == find_group(labels, prediction, language)
+    refused([*words, "--set", "data.language=jp"], "data.language: 'jp'; write its", capsys)
+
+
+def test_scores_say_which_questions_were_trained_on(local_run, model, tmp_path):
     source = Questions(model, str(SHIPPED / "world-train.json.gz"))
     trained_on = next(iter(source))
     held_out = list(read_questions(local_run.questions))[:2]
@@ -90,18 +102,19 @@ def test_scores_say_which_questions_were_trained_on(
     assert [row["trained_on"] for row in read_table(tmp_path / "out")] == ["yes", "no", "no"]
     assert outcome.metrics["trained_on_total"] == 1
     assert outcome.metrics["held_out_total"] == 2
+    lines = score_table(outcome).splitlines()
+    assert "trained on, so too high                 1" in "".join(lines)
+    assert any(line.startswith("best threshold, fitted to these ") for line in lines)
 
 
-FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+FAULTS = {
     "room": (LONG, "question 701: max_seq_length"),
     "twice": ({**GOOD, "id": "7"}, "question 7: another question has this id"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_in_the_last_row_leaves_nothing(
-    name: str, local_run: LocalRun, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_a_fault_in_the_last_row_leaves_nothing(name, local_run, tmp_path, capsys):
     row, problem = FAULTS[name]
     short = {**GOOD, "context": "Tar."}
     file = write(tmp_path / "rows.jsonl", [short] * 700 + [row])
@@ -110,9 +123,7 @@ def test_a_fault_in_the_last_row_leaves_nothing(
     assert [path.name for path in out.iterdir()] == [".lock"]
 
 
-def test_a_file_that_is_not_ours_is_not_replaced(
-    local_run: LocalRun, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_a_file_that_is_not_ours_is_not_replaced(local_run, tmp_path, capsys):
     data = write(tmp_path / "rows.jsonl", [GOOD])
     out = tmp_path / "out"
     words = ["--model", local_run.path, "--data", data, "--output-dir"]
@@ -121,7 +132,7 @@ def test_a_file_that_is_not_ours_is_not_replaced(
     # Files of an earlier prediction are, with what a kill left; not what became of them.
     for _ in range(2):
         out.mkdir(exist_ok=True)
-        (out / ".detalbert-tmp-0123456789abcdef-predictions.csv").touch()
+        (out / ".detalbert-tmp-predictions.csv-01234abc").mkdir()
         assert predict.main([*map(str, words), str(out)]) == 0
         names = {path.name for path in out.iterdir()}
         assert names == {*WRITTEN, ".lock", ".written.json"} - {"metrics.json"}
@@ -137,15 +148,13 @@ def test_a_file_that_is_not_ours_is_not_replaced(
 
 
 @pytest.mark.parametrize("change", ["data.train=x", "hyperparameters.seed=1", "x=1"])
-def test_only_what_says_how_a_file_is_read_may_be_set(
-    change: str, local_run: LocalRun, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_only_what_says_how_a_file_is_read_may_be_set(change, local_run, tmp_path, capsys):
     data = write(tmp_path / "rows.jsonl", [GOOD])
     words = ["--model", local_run.path, "--data", data, "--set", change]
-    refused(words, "not read here; set data.columns, data.no_answer", capsys)
+    refused(words, "not read here; set data.columns, data.language", capsys)
 
 
-ODD: dict[str, Any] = {
+ODD = {
     "scores": [[], {"best_f1_thresh": float("nan")}],
     "data": [5, {"columns": {"answr": "x"}}],
     "steps": ["x"],
@@ -154,9 +163,7 @@ ODD: dict[str, Any] = {
 }
 
 
-def test_odd_settings_of_a_folder_are_one_line(
-    local_run: LocalRun, model: Trained, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_odd_settings_of_a_folder_are_one_line(local_run, model, tmp_path, capsys):
     folder = tmp_path / "model"
     assert predict.main(["--model", str(local_run.path), "--export", str(folder)]) == 0
     settings = json.loads((folder / "question_answering.json").read_text())

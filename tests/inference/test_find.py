@@ -1,26 +1,23 @@
 """Checkpoints of a cluster, by the real client: which one is meant, how it comes, what fails."""
 
 import shutil
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from huggingface_hub import constants
 
+from detalbert import files
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference import find as references
 from detalbert.inference.export import export
-from detalbert.inference.model import Trained, choose_threshold, load_model
+from detalbert.inference.model import choose_threshold, load_model
 from detalbert.inference.reply import ask
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.hub import put
 from tests.fakes.no_models import refused
-from tests.fakes.trained import LocalRun
+from tests.fakes.runs import wait_for
 
 BEST = "aaaaaaaa-1111-2222-3333-444444444444"
 LATEST = "bbbbbbbb-1111-2222-3333-444444444444"
@@ -30,11 +27,11 @@ PAUSED = "dddddddd-1111-2222-3333-444444444444"
 
 @pytest.fixture(params=["shared_fs", "elsewhere"])
 def master(
-    request: pytest.FixtureRequest,
-    local_run: LocalRun,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CheckpointMaster]:
+    request,
+    local_run,
+    tmp_path,
+    monkeypatch,
+):
     """A cluster's checkpoints have no manifest; the newest one failed. `elsewhere`: the storage is
     not on this machine, so files come through the master."""
     folder = tmp_path / "storage"
@@ -57,7 +54,7 @@ def master(
         yield master
 
 
-def on(storage: str) -> Any:
+def on(storage):
     return pytest.mark.parametrize("master", [storage], indirect=True)
 
 
@@ -74,7 +71,7 @@ REFERENCES = {
 }
 
 
-def test_references_mean_what_they_say(master: CheckpointMaster) -> None:
+def test_references_mean_what_they_say(master):
     master.models["squad"] = [{"checkpointUuid": BEST}, {"checkpointUuid": LATEST}]
     through_master = "/not/here" in master.storage.values()
     for reference, uuid in REFERENCES.items():
@@ -91,8 +88,8 @@ def test_references_mean_what_they_say(master: CheckpointMaster) -> None:
 
 
 @on("shared_fs")
-def test_the_searcher_says_what_is_best(master: CheckpointMaster) -> None:
-    smaller_is_better: list[dict[str, bool]] = [{}, {"smaller_is_better": True}]  # the default
+def test_the_searcher_says_what_is_best(master):
+    smaller_is_better = [{}, {"smaller_is_better": True}]  # the default
     cases = [(keys, LATEST) for keys in smaller_is_better]
     cases.append(({"smaller_is_better": False}, BEST))
     for keys, uuid in cases:
@@ -105,9 +102,7 @@ def test_the_searcher_says_what_is_best(master: CheckpointMaster) -> None:
 
 
 @on("elsewhere")
-def test_a_reference_has_the_runs_model(
-    master: CheckpointMaster, local_run: LocalRun, model: Trained
-) -> None:
+def test_a_reference_has_the_runs_model(master, local_run, model):
     fetched = load_model("trial:7")
     assert fetched.steps == local_run.best["steps"]
     assert choose_threshold(fetched, "best") == local_run.best["best_f1_thresh"]
@@ -122,10 +117,10 @@ NO_REFERENCES = ["trial", "trial:x", "run:3", BEST[:-1]]
 
 @on("shared_fs")
 def test_what_is_not_there(
-    master: CheckpointMaster,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    master,
+    monkeypatch,
+    capsys,
+):
     problems = dict.fromkeys(UNKNOWN, "not fetched: ")
     problems |= dict.fromkeys(NO_REFERENCES, "no such folder")
     problems[BROKEN] = "not fetched: "
@@ -147,16 +142,22 @@ def test_what_is_not_there(
     assert list(references.CACHE.glob("[!.]*")) == []
 
 
-def test_a_checkpoint_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_fetched_once(tmp_path, monkeypatch):
     """The second process waits for the first; what a killed one left is removed."""
     monkeypatch.setattr(references, "CACHE", tmp_path)
-    (tmp_path / f".detalbert-tmp-0123456789abcdef-{BEST}").mkdir()
+    (tmp_path / f".detalbert-tmp-{BEST}-01234abc").mkdir()
     fetched = []
+    at_the_lock = []
 
-    def download(path: str) -> None:
+    def download(path):
         fetched.append(path)
-        time.sleep(0.2)
+        wait_for(lambda: len(at_the_lock) >= 2)
 
+    def hold_lock(path, hold_lock=files.hold_lock):
+        at_the_lock.append(path)
+        return hold_lock(path)
+
+    monkeypatch.setattr(files, "hold_lock", hold_lock)
     slow = SimpleNamespace(uuid=BEST, download=download, training=None)
 
     with ThreadPoolExecutor(2) as threads:

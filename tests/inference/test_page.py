@@ -1,18 +1,15 @@
 """The page in a browser: ask, see the answer marked in place, see the model abstain."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from selenium.webdriver.support.ui import WebDriverWait
 
 from detalbert.inference import server
-from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask
 from detalbert.squad import calibration
-from detalbert.squad.windows import Example
+from detalbert.squad.example import Example
 from tests.fakes.questions import read_questions
-from tests.fakes.trained import LocalRun
 from tests.inference.test_server import serving_here
 
 
@@ -25,10 +22,10 @@ class Questions(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def questions(local_run: LocalRun, model: Trained) -> Questions:
+def questions(local_run, model):
     examples = list(read_questions(local_run.questions))[:30]
 
-    def margin(example: Example) -> float:
+    def margin(example):
         return ask(model, example.question, example.context, 0.0).margin or 0.0
 
     low, *_, high = sorted(examples, key=margin)
@@ -38,20 +35,20 @@ def questions(local_run: LocalRun, model: Trained) -> Questions:
 class Page:
     """What a user sees and does."""
 
-    def __init__(self, browser: Any, port: int) -> None:
+    def __init__(self, browser, port):
         self.browser = browser
         browser.get(f"http://127.0.0.1:{port}/")
 
-    def find(self, selector: str) -> Any:
+    def find(self, selector):
         return self.browser.find_element("css selector", selector)
 
-    def all(self, selector: str) -> list[Any]:
+    def all(self, selector):
         return self.browser.find_elements("css selector", selector)
 
-    def text(self, selector: str) -> str:
+    def text(self, selector):
         return self.find(selector).text
 
-    def ask(self, question: str, context: str) -> None:
+    def ask(self, question, context):
         """Fill the form by its labels, press Enter in the question and wait for the end."""
         for name, text in (("Text", context), ("Question", question)):
             label = self.browser.find_element("xpath", f"//label[text()='{name}']")
@@ -60,22 +57,20 @@ class Page:
         box.send_keys("\n")
         WebDriverWait(self.browser, 60, 0.05).until(lambda _: self.find("#ask").is_enabled())
 
-    def value(self, selector: str) -> float:
+    def value(self, selector):
         return float(self.find(selector).get_attribute("value"))
 
-    def is_answered(self) -> bool:
+    def is_answered(self):
         return self.text("#error") == "" and self.find("#result").is_displayed()
 
 
 @pytest.fixture
-def calibrated_model(model: Trained) -> Trained:
+def calibrated_model(model):
     return model._replace(scores={**model.scores, calibration.UNCALIBRATED: 0.0})
 
 
 @pytest.fixture
-def page(
-    browser: Any, questions: Questions, calibrated_model: Trained, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Page]:
+def page(browser, questions, calibrated_model, monkeypatch):
     monkeypatch.setattr(server, "CONTEXT", 5000)
     with serving_here(calibrated_model, questions.threshold) as port:
         yield Page(browser, port)
@@ -83,7 +78,7 @@ def page(
             assert entry["level"] != "SEVERE" or "/answer" in entry["message"], entry
 
 
-def test_an_answer_is_marked_in_place(page: Page, questions: Questions, model: Trained) -> None:
+def test_an_answer_is_marked_in_place(page, questions, model):
     question = questions.answerable.question
     context = f"🚢 {questions.answerable.context}"  # one code point, two of JavaScript's units
     expected = ask(model, question, context, questions.threshold)
@@ -102,7 +97,7 @@ def test_an_answer_is_marked_in_place(page: Page, questions: Questions, model: T
     assert page.value("#meter") == pytest.approx(expected.probability)
 
 
-def test_text_is_never_markup(page: Page, questions: Questions) -> None:
+def test_text_is_never_markup(page, questions):
     markup = "<img src=x onerror='document.title=1'><b>bold</b> & <script>document.title=2</script>"
     page.ask(questions.answerable.question, f"{markup} {questions.answerable.context}")
     assert page.browser.title.lower().endswith("ask a text")  # with the model's name, once known
@@ -110,7 +105,7 @@ def test_text_is_never_markup(page: Page, questions: Questions) -> None:
     assert not page.all("#result :is(img, b, script)")
 
 
-def test_the_model_abstains(page: Page, questions: Questions, model: Trained) -> None:
+def test_the_model_abstains(page, questions, model):
     question = questions.unanswerable.question
     context = questions.unanswerable.context
 
@@ -124,7 +119,7 @@ def test_the_model_abstains(page: Page, questions: Questions, model: Trained) ->
     assert page.value("#meter") == pytest.approx(expected.probability)  # full: sure of no answer
 
 
-def test_the_page_asks_for_the_token(browser: Any, questions: Questions, model: Trained) -> None:
+def test_the_page_asks_for_the_token(browser, questions, model):
     """Of a model without a calibration no percentage is shown."""
     question = questions.answerable.question
     context = questions.answerable.context

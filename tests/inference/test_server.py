@@ -6,23 +6,17 @@ import json
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import pytest
 
 from detalbert.errors import UserError
 from detalbert.inference import server
-from detalbert.inference.model import Trained
 from detalbert.inference.reply import ask, ask_together
-from tests.conftest import Script
 from tests.fakes.no_models import refused
 from tests.fakes.runs import wait_for
-from tests.fakes.trained import LocalRun
 
 TEXT = "The Kalonda carried tar. Ililra Voruro was captain of the Garlen. 東京 came late! 🚢 sank."
 ASKED = {"question": "Which ship carried tar?", "context": TEXT}
@@ -30,9 +24,7 @@ JSON = {"Content-Type": "application/json"}
 TOKEN = {"Authorization": "Bearer secret"}
 
 
-def get(
-    port: int, path: str, method: str = "GET", body: Any = None, **headers: str
-) -> tuple[int, dict[str, str], bytes]:
+def get(port, path, method="GET", body=None, **headers):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     with contextlib.closing(connection):
         connection.request(method, path, body, headers)
@@ -40,21 +32,21 @@ def get(
         return response.status, dict(response.headers), response.read()
 
 
-def send(port: int, body: Any, path: str = "/answer", **headers: str) -> tuple[int, Any]:
+def send(port, body, path="/answer", **headers):
     """POST; return the status and JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     status, _, content = get(port, path, "POST", data, **(JSON | headers))
     return status, json.loads(content)
 
 
-def meter(port: int, name: str) -> float:
+def meter(port, name):
     """Return a metric; "waiting" is of the questions that wait for the model."""
     text = get(port, "/metrics")[2].decode()
     return float(text.partition(f"\n{name} ")[2].split()[0])
 
 
 @contextlib.contextmanager
-def serving_here(model: Trained, threshold: float = 0.0, **access: Any) -> Iterator[int]:
+def serving_here(model, threshold=0.0, **access):
     """Serve the application on a port of this process."""
     served = server.make_server(server.make_app(model, threshold, **access))
     listener = server.listen("127.0.0.1", 0)
@@ -64,22 +56,22 @@ def serving_here(model: Trained, threshold: float = 0.0, **access: Any) -> Itera
         yield listener.getsockname()[1]
     finally:
         served.should_exit = True
-        thread.join(30)
+        thread.join(300)
 
 
 @pytest.fixture(scope="module")
-def port(model: Trained) -> Iterator[int]:
+def port(model):
     with serving_here(model) as port:
         yield port
 
 
 @pytest.fixture(scope="module")
-def locked_port(model: Trained) -> Iterator[int]:
+def locked_port(model):
     with serving_here(model, token="secret") as port:
         yield port
 
 
-def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
+def test_it_answers_as_the_command_line_does(port, model):
     expected = asdict(ask(model, ASKED["question"], TEXT, 0.0))
     assert send(port, ASKED) == (200, expected)
     health = json.loads(get(port, "/health")[2])
@@ -88,7 +80,7 @@ def test_it_answers_as_the_command_line_does(port: int, model: Trained) -> None:
     assert meter(port, "answer_seconds_count") >= 1
 
 
-BAD: dict[str, tuple[Any, int, str]] = {
+BAD = {
     "not JSON": (b"{", 422, "JSON"),
     "half a character": (b'{"question": "\\ud800", "context": "b"}', 422, "body.question"),
     "no context": ({"question": "a"}, 422, "body.context"),
@@ -100,7 +92,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_requests_get_one_line(kind: str, port: int) -> None:
+def test_bad_requests_get_one_line(kind, port):
     body, expected, message = BAD[kind]
     with contextlib.suppress(ConnectionError):  # what is still sent is not read
         status, reply = send(port, body)
@@ -111,7 +103,7 @@ def test_bad_requests_get_one_line(kind: str, port: int) -> None:
     assert send(port, ASKED)[0] == 200
 
 
-def test_only_with_the_token_it_answers(locked_port: int) -> None:
+def test_only_with_the_token_it_answers(locked_port):
     for scheme in ("Bearer", "bearer"):  # RFC 9110: any case
         assert send(locked_port, ASKED, Authorization=f"{scheme} secret")[0] == 200
     for value in ("", "secret", "Bearer", "Bearer secre", "basic secret"):
@@ -123,7 +115,7 @@ def test_only_with_the_token_it_answers(locked_port: int) -> None:
         assert get(locked_port, path)[0] == 200
 
 
-def test_only_this_machine_s_names_are_served(port: int, model: Trained) -> None:
+def test_only_this_machine_s_names_are_served(port, model):
     for host in ("LOCALHOST:80", "127.0.0.1:9", "[::1]:8000"):
         assert get(port, "/health", Host=host)[0] == 200
     for host in ("evil.example", "127.0.0.1.evil.example", "0.0.0.0"):
@@ -133,11 +125,11 @@ def test_only_this_machine_s_names_are_served(port: int, model: Trained) -> None
 
 
 @pytest.mark.parametrize("method", ["GET /", "HEAD /", "POST /answer", "PUT /x", "GET /metrics"])
-def test_what_is_sent_ahead_or_not_read_ends_its_connection(method: str, locked_port: int) -> None:
+def test_what_is_sent_ahead_or_not_read_ends_its_connection(method, locked_port):
     """One response at most for fifty requests without a token."""
     request = f"{method} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode()
     received = b""
-    with socket.create_connection(("127.0.0.1", locked_port), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", locked_port), timeout=300) as client:
         with contextlib.suppress(OSError):
             client.sendall(request * 50)
         with contextlib.suppress(ConnectionError):
@@ -149,20 +141,20 @@ def test_what_is_sent_ahead_or_not_read_ends_its_connection(method: str, locked_
 class Held:
     """`ask_together`, each call held until it is let go; notes how many questions a call had."""
 
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self.questions: list[str] = []
+    def __init__(self):
+        self.sizes = []
+        self.questions = []
         self.go = Event()
 
-    def __call__(self, trained: Trained, pairs: list[tuple[str, str]], threshold: float) -> Any:
+    def __call__(self, trained, pairs, threshold):
         self.sizes.append(len(pairs))
         self.questions += [question for question, _ in pairs]
-        assert self.go.wait(60)
+        assert self.go.wait(300)
         if any(question == "bad" for question, _ in pairs):
             raise RuntimeError("one of them")
         return ask_together(trained, pairs, threshold)
 
-    def ask(self, port: int, questions: list[dict[str, str]]) -> list[tuple[int, Any]]:
+    def ask(self, port, questions):
         """Return statuses and replies of questions; all but the first come while it is held."""
         with ThreadPoolExecutor(len(questions)) as pool:
             requests = [pool.submit(send, port, questions[0])]
@@ -174,14 +166,14 @@ class Held:
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+def held(monkeypatch):
     held = Held()
     monkeypatch.setattr(server, "ask_together", held)
     monkeypatch.setattr(server, "SECONDS", 300.0)  # however busy the machine is
     return held
 
 
-def test_questions_that_wait_share_rows(model: Trained, held: Held) -> None:
+def test_questions_that_wait_share_rows(model, held):
     """At most some at a time."""
     questions = [{**ASKED, "question": f"What did ship {number} carry?"} for number in range(20)]
     with serving_here(model) as port:
@@ -195,36 +187,31 @@ def test_questions_that_wait_share_rows(model: Trained, held: Held) -> None:
             assert reply[name] == expected[name]
 
 
-def test_a_question_that_fails_fails_alone(model: Trained, held: Held) -> None:
+def test_a_question_that_fails_fails_alone(model, held):
     with serving_here(model) as port:
         replies = held.ask(port, [ASKED, {**ASKED, "question": "bad"}, ASKED])
     assert [status for status, _ in replies] == [200, 500, 200]
     assert "the server's log says how" in replies[1][1]["error"]
 
 
-def test_what_is_too_much_or_too_late_is_not_computed(
-    model: Trained, held: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_much_or_too_late_is_not_computed(model, held, monkeypatch):
     monkeypatch.setattr(server, "WAITING", 1)
-    monkeypatch.setattr(server, "SECONDS", 3.0)
-    late = {**ASKED, "question": "late"}
     with serving_here(model) as port, ThreadPoolExecutor(2) as pool:
         first = pool.submit(send, port, ASKED)
         wait_for(lambda: held.sizes == [1])  # it is no longer in the queue
-        second = pool.submit(send, port, late)
-        wait_for(lambda: meter(port, "waiting") == 1)
-        status, reply = send(port, late)
+        monkeypatch.setattr(server, "SECONDS", 0.1)
+        assert send(port, {**ASKED, "question": "late"})[0] == 504
+        status, reply = send(port, {**ASKED, "question": "too much"})
         assert status == 503
         assert "too many" in reply["error"]
-        assert {request.result()[0] for request in (first, second)} == {504}
+        monkeypatch.setattr(server, "SECONDS", 300.0)
         held.go.set()
+        assert first.result()[0] == 200
         wait_for(lambda: send(port, ASKED)[0] == 200)
-    assert "late" not in held.questions
+    assert set(held.questions) == {ASKED["question"]}
 
 
-def test_the_token_is_in_a_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_is_in_a_file_or_the_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("ALBERT_TOKEN", raising=False)
     assert server.read_token(None) is None
     monkeypatch.setenv("ALBERT_TOKEN", "of the environment")
@@ -237,7 +224,7 @@ def test_the_token_is_in_a_file_or_the_environment(
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it(how: int, local_run: LocalRun, script: Script) -> None:
+def test_a_signal_ends_it(how, local_run, script):
     """Though the model computes without an end."""
     endless = """
 import threading, predict
@@ -255,7 +242,7 @@ sys.exit(predict.main(sys.argv[1:]))
             connection.request("POST", "/answer", json.dumps(ASKED), JSON)
             wait_for(lambda: get(port, "/health")[0] == 200)
             process.send_signal(how)
-            output, error = process.communicate(timeout=60)
+            output, error = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0
@@ -263,9 +250,7 @@ sys.exit(predict.main(sys.argv[1:]))
     assert "Traceback" not in error
 
 
-def test_it_cannot_be_started(
-    local_run: LocalRun, port: int, capsys: pytest.CaptureFixture[str], script: Script
-) -> None:
+def test_it_cannot_be_started(local_run, port, capsys, script):
     arguments = ["--model", str(local_run.path), "--serve"]
     taken = f"127.0.0.1 port {port}: Address already in use"
     refused([*arguments, "--port", port], taken, capsys)
@@ -274,4 +259,4 @@ def test_it_cannot_be_started(
     without = f"sys.modules['fastapi'] = None; import predict; sys.exit(predict.main({arguments}))"
     done = subprocess.run(script(without), capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
-    assert "--serve: fastapi is not installed; pip install -r requirements" in done.stderr
+    assert "--serve: fastapi is not installed; pip install" in done.stderr

@@ -8,15 +8,15 @@ import json
 import lzma
 import os
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import openpyxl
 import pandas
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from detalbert.addresses import find_files, open_text, zstd
 from detalbert.errors import Unavailable, UserError
@@ -29,14 +29,13 @@ ROWS = [
     {"id": "1", "question": "Who?", "context": 'Ada met Bo, who said:\n"No".', "answer": "Ada"},
     {"id": "2", "question": "Wer, où?", "context": "京都 ist 古い\u2028; a|b\tc", "answer": ""},
 ]
-Row = dict[str, Any]
 
 
-def read(path: Path | str, **options: Any) -> list[Row]:
+def read(path, **options):
     return [row for _, row in read_rows(str(path), **options)]
 
 
-def to_csv(rows: Iterable[Row], separator: str = ",", **options: Any) -> str:
+def to_csv(rows, separator=",", **options):
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, list(next(iter(rows))), delimiter=separator, **options)
     writer.writeheader()
@@ -44,11 +43,11 @@ def to_csv(rows: Iterable[Row], separator: str = ",", **options: Any) -> str:
     return file.getvalue()
 
 
-def to_lines(rows: Iterable[Row]) -> str:
+def to_lines(rows):
     return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
 
-TEXTS: dict[str, tuple[str, Callable[[list[Row]], str]]] = {
+TEXTS = {
     "list": (".json", json.dumps),
     "data": (".json", lambda rows: json.dumps({"version": 1, "data": rows}, indent=1)),
     "lines named json": (".json", to_lines),
@@ -59,7 +58,7 @@ TEXTS: dict[str, tuple[str, Callable[[list[Row]], str]]] = {
     "bar": (".csv", lambda rows: to_csv(rows, "|", quoting=csv.QUOTE_ALL, lineterminator="\r")),
     "tab": (".tsv", lambda rows: "\n" + to_csv(rows, "\t").rstrip("\r\n")),
 }
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
+PACKERS = {
     "": bytes,
     ".gz": lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:]),  # two members
     ".bz2": bz2.compress,
@@ -84,7 +83,7 @@ characters = st.sampled_from("ab Zé京\U0001f600,;|\t\"'\\\n\r=-0")
 cells = st.text(characters, max_size=12)
 
 
-def write_book(path: Path, rows: list[Row]) -> None:
+def write_book(path, rows):
     book = openpyxl.Workbook()
     book.active.title = "Questions"
     book.active.append(list(rows[0]))
@@ -127,7 +126,7 @@ def test_drawn_rows_of_each_writer_are_read_back(
     assert read(folder / "o.xlsx") == safe
 
 
-def pollute(kind: str, dice: random.Random, lines: list[str]) -> list[str]:
+def pollute(kind, dice, lines):
     """Return lines of CSV, a header first, with a pollution of one kind."""
     at = dice.randrange(1, len(lines))
     cells = lines[at].split(",")
@@ -193,6 +192,12 @@ def test_a_polluted_table_is_refused_with_its_line(kind, tmp_path):
             read(path)
 
 
+def test_a_header_of_two_lines_and_a_row_of_blanks(tmp_path):
+    (tmp_path / "t.csv").write_text('"a\n(b)";c\n" "; \n"1,5";"2,5"\n')
+    rows = [(" ", " "), ("1,5", "2,5")]
+    assert read(tmp_path / "t.csv") == [{"a\n(b)": first, "c": second} for first, second in rows]
+
+
 def test_one_row_of_two_is_told(tmp_path, caplog):
     (tmp_path / "t.csv").write_text('id,a,b\n1,"x,y\n2,z",w\n3,"x, y\nand z",w\n')
     assert [row["id"] for row in read(tmp_path / "t.csv")] == ["1", "3"]
@@ -200,7 +205,7 @@ def test_one_row_of_two_is_told(tmp_path, caplog):
     assert line.endswith("t.csv: line 2: a quote may have made one row of two")
 
 
-def book(*cells: Any, sheets: Sequence[str] = ("S",)) -> bytes:
+def book(*cells, sheets=("S",)):
     workbook = openpyxl.Workbook()
     workbook.active.title = sheets[0]
     for name in sheets[1:]:
@@ -212,16 +217,33 @@ def book(*cells: Any, sheets: Sequence[str] = ("S",)) -> bytes:
     return file.getvalue()
 
 
-REFUSED: dict[str, tuple[bytes, str]] = {
+def swelling(pack):
+    """A small file of 40 MB."""
+    return pack(b'{"question": "' + bytes(40_000_000))
+
+
+def one_text(text):
+    """A Parquet file that has a text, once, and ten rows with it."""
+    numbers = pa.array([0] * 10, pa.int32())
+    column = pa.DictionaryArray.from_arrays(numbers, pa.array([text.decode()]))
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"a": column}), file, compression="zstd")
+    return file.getvalue()
+
+
+REFUSED = {
     "t.docx": (b"PK", "does not end in .json, .jsonl"),
     "t.ods": (b"PK", "does not end in"),
     "t.gz": (b"", "does not end in"),
     "latin.csv": ("a,b\nCafé,x".encode("latin-1"), "'utf-8' codec can't decode byte 0xe9"),
     "sjis.jsonl": ('{"a": "日本"}'.encode("shift_jis"), "save it as UTF-8"),
     "half.csv": ("a,b\n1,2".encode("utf-16-le"), "NUL"),
-    "open.csv": (b'a,b\n1,"2\n3,4', "line 2: a quote is not closed"),
+    "open.csv": (b'a,b\n1,"2\n3,4', "line 2: unexpected end of data"),
     "odd.jsonl": (b'{"a": 1}\n\n{"a": \n', "line 3 is not JSON"),
     "deep.jsonl": (b"[" * 100_000, "line 1 is not JSON"),
+    "swells.jsonl.zst": (swelling(zstd.compress), "unpacks to more than 1,000 times"),
+    "swells.json.xz": (swelling(lzma.compress), "unpacks to more than 1,000 times"),
+    "swells.parquet": (swelling(one_text), "unpacks to more than 1,000 times"),
     "row.jsonl": (b'{"a": 1}\n[1]\n', "line 2 is list, not a mapping"),
     "odd.json": (b'{"data": [{"a": 1},]}', "line 1 column 20"),
     "text.json": (b'{"data": [1, 2]}', "row 1 is int"),
@@ -253,7 +275,7 @@ def test_cells_of_a_sheet_are_as_python_prints_them(tmp_path):
     path = tmp_path / "b.xlsx"
     date = pandas.Timestamp("2024-03-09").to_pydatetime()
     for cell, text in [
-        (1500.0, "1500"),
+        (1500, "1500"),
         (2.5, "2.5"),
         (True, "True"),
         (date, "2024-03-09 00:00:00"),
@@ -273,11 +295,11 @@ def test_numbers_of_rows_and_empty_columns_are_no_cells(tmp_path):
     assert [row["question"] for row in read(tmp_path / "t.csv")] == ["Who?", "Why?"]
 
 
-def find(address: str, endings: Collection[str] = READERS) -> list[str]:
+def find(address, endings=READERS):
     return find_files(address, key="k", endings=endings)
 
 
-def make(folder: Path, *names: str) -> None:
+def make(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("a\n1\n")
@@ -330,7 +352,8 @@ def test_a_bucket_is_read_as_a_folder(tmp_path, monkeypatch):
         for address in ("s3://bucket/none.csv", "s3://nobody/none.csv", "ftp://bucket/a.csv"):
             with pytest.raises(UserError) as error:
                 read(address)
-            assert type(error.value) is UserError and str(error.value).startswith(address)
+            assert type(error.value) is UserError
+            assert str(error.value).startswith(address)
         with pytest.raises(UserError, match="s3://nobody/q"):
             find("s3://nobody/q")
         faults.kinds = ["500"]

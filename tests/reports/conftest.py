@@ -1,15 +1,11 @@
 """What all tests of reports share."""
 
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from reports.__main__ import main
-from tests.fakes.http import FakeServer
 from tests.fakes.records import TOKEN, Cluster, FakeRecords
 
 KINDS = {2: "error", 4: "unavailable"}  # of an error, by exit status
@@ -19,16 +15,16 @@ SPEED = {"examples_per_second": 8.0, "training_windows": 480, "training_seconds"
 
 
 def write_run(
-    folder: Path,
-    best: object = None,
-    steps: int = 20,
-    metric: str = "f1",
-    speed: Mapping[str, object] = {},
-    **hparams: object,
-) -> str:
+    folder,
+    best=None,
+    steps=20,
+    metric="f1",
+    speed=None,
+    **hparams,
+):
     """Write what a run leaves, and return its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    throughput = {**SPEED, **speed}
+    throughput = {**SPEED, **(speed or {})}
     metrics = {"best": best or {}, "last": {"steps": steps}, "throughput": throughput}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     config = {
@@ -49,10 +45,10 @@ def logged_in(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def report(capsys) -> Callable[..., dict[str, Any]]:
+def report(capsys):
     """What a command prints as JSON; with a cluster or a master, of that one."""
 
-    def run(*arguments: str, of: Cluster | FakeServer | None = None) -> dict[str, Any]:
+    def run(*arguments, of=None):
         if of is not None:
             with FakeRecords(of) if isinstance(of, Cluster) else of as master:
                 return run(*arguments, "--master", master.url)
@@ -65,10 +61,10 @@ def report(capsys) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def refused(capsys) -> Callable[..., str]:
+def refused(capsys):
     """The one line with which `python -m reports` refuses; nothing else is printed."""
 
-    def run(*arguments: str) -> str:
+    def run(*arguments):
         status = main([*arguments])
         out, err = capsys.readouterr()
         assert out == ""

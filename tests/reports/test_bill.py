@@ -2,7 +2,6 @@
 
 import datetime
 from collections import defaultdict
-from typing import Any, TypeAlias
 
 import pandas as pd
 import pytest
@@ -13,7 +12,6 @@ from reports.bill import NOBODY, PHASES, STOPS, SUMS, bill, pool_prices
 from reports.records import (
     Allocation,
     MachineLife,
-    Moment,
     Owner,
     RecordedPool,
     Records,
@@ -33,22 +31,16 @@ POOLS = {
 PRICES = pool_prices(POOLS, priced_pools=["own=p3.16xlarge"])
 
 
-# Of an allocation, by id: minutes of its start, the begin of its work, its checkpoint and its end.
-Times: TypeAlias = dict[str, list[int]]
-# Of an owner, by name, experiment and phase: slot-minutes.
-Ledger: TypeAlias = dict[tuple[str, int, str], float]
-
-
-def moment(minute: int) -> Moment:
+def moment(minute):
     return pd.Timestamp(START + datetime.timedelta(minutes=minute))
 
 
-def minute_of(moment: Moment) -> int:
+def minute_of(moment):
     return int((moment - START).total_seconds() // 60)
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[Records, Times]:
+def clusters(draw):
     """Draw machines, and allocations that failed, or of other tasks, while those were there."""
     slots = draw(st.sampled_from([8, 8, 0]))  # recorded of a machine: a disabled one has none
     machines = []
@@ -58,7 +50,7 @@ def clusters(draw: st.DrawFn) -> tuple[Records, Times]:
         name = f"{pool}-{number}"
         machines.append(MachineLife(name, moment(start), moment(end + 1), slots, pool == "spot"))
     trials = []
-    times: Times = {}
+    times = {}
     for number in range(draw(st.integers(0, 6))):
         launched = draw(st.sampled_from(machines)).launched
         peers = [machine for machine in machines if machine.launched == launched]
@@ -95,7 +87,7 @@ def clusters(draw: st.DrawFn) -> tuple[Records, Times]:
     return records, times
 
 
-def keep_ledger(records: Records, times: Times) -> Ledger:
+def keep_ledger(records, times):
     """Write down what each minute of each machine was for, and who pays it."""
     ledger = defaultdict[tuple[str, int, str], float](float)
     allocations = [trial.allocations[0] for trial in records.trials]
@@ -118,7 +110,7 @@ def keep_ledger(records: Records, times: Times) -> Ledger:
     return ledger
 
 
-def pay_idle(machine: MachineLife, tasks: list[Allocation], minute: int) -> Owner:
+def pay_idle(machine, tasks, minute):
     """Return who pays what is idle: who came last, or nobody if nobody came for too long."""
     now = moment(minute)
     came = [task for task in tasks if task.start <= now]
@@ -130,16 +122,14 @@ def pay_idle(machine: MachineLife, tasks: list[Allocation], minute: int) -> Owne
     return (came or tasks[:1])[-1].owner
 
 
-def sums(records: Records) -> pd.DataFrame:
+def sums(records):
     return bill(records, PRICES).groupby(["name", "experiment"])[SUMS].sum()
 
 
 @pytest.mark.slow
-@max_examples(200)
+@max_examples(100)
 @given(clusters(), MINUTES)
-def test_a_bill_is_that_of_a_ledger_and_its_cuts_add_up(
-    drawn: tuple[Records, Times], cut: int
-) -> None:
+def test_a_bill_is_that_of_a_ledger_and_its_cuts_add_up(drawn, cut):
     records, times = drawn
     frame = bill(records, PRICES)
     whole = frame.groupby(["name", "experiment"])[SUMS].sum()
@@ -166,7 +156,7 @@ def test_a_bill_is_that_of_a_ledger_and_its_cuts_add_up(
     assert rows.sum().tolist() == pytest.approx(whole.sum().tolist(), abs=1e-6)
 
 
-def allocation(number: int, exit: str = "", task: str = "t", **changes: Any) -> Allocation:
+def allocation(number, exit="", task="t", **changes):
     """Return the allocation of half an hour from 100 x `number` on."""
     start = 100 * number
     return Allocation(
@@ -185,7 +175,7 @@ def allocation(number: int, exit: str = "", task: str = "t", **changes: Any) -> 
 # Of an allocation of 30 minutes, of which 5 are start-up, that saved after 20: its exit reason,
 # what it is called, and minutes that were lost.
 @pytest.mark.parametrize(
-    "reason, stop, lost",
+    ("reason", "stop", "lost"),
     [
         (FAILED, "failed", 10),
         (LOST, "agent lost", 10),
@@ -195,7 +185,7 @@ def allocation(number: int, exit: str = "", task: str = "t", **changes: Any) -> 
         ("allocation exited", "", 0),
     ],
 )
-def test_what_an_allocation_lost(reason: str, stop: str, lost: int) -> None:
+def test_what_an_allocation_lost(reason, stop, lost):
     trial = Trial(
         owner=Owner("e", experiment=9, trial=90),
         state="completed",
@@ -210,7 +200,7 @@ def test_what_an_allocation_lost(reason: str, stop: str, lost: int) -> None:
     assert (row["starts"], row["hours"]) == (2, 1)
 
 
-def test_without_a_report_time_is_start_up_or_lost() -> None:
+def test_without_a_report_time_is_start_up_or_lost():
     """One was taken back before its work, one failed before it, and another task goes on."""
     trial = Trial(
         owner=Owner("e", experiment=9, trial=90),

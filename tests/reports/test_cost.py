@@ -42,7 +42,8 @@ def test_published_costs_need_a_second_of_cpu_and_no_torch(real_python):
     done = subprocess.run([real_python, "-c", code], cwd=ROOT, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
-    assert "$112.21" in done.stdout and "$47.00" in done.stdout
+    assert "$112.21" in done.stdout
+    assert "$47.00" in done.stdout
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 1.0
 
 
@@ -74,7 +75,7 @@ def test_a_real_run_is_read(report, finished):
 
 
 @pytest.mark.parametrize(
-    "words, line",
+    ("words", "line"),
     [
         ("cost", "nothing to report"),
         ("moon", "invalid choice"),
@@ -107,12 +108,15 @@ def test_csv_and_json_are_numbers_and_nothing_is_obeyed(capsys, tmp_path):
         (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
         assert main(arguments) == 0
         table = capsys.readouterr().out
-    assert (row["experiment"], row["name"]) == ("9", "'=1+1\x1b[2J <b>")
+    assert (row["experiment"], row["name"]) == ("9", "'=1+1\\x1b[2J <b>")
     assert float(row["dollars"]) == pytest.approx(0.5 * 7.344)
-    assert "=1+1\\x1b[2J <b>" in table and "\x1b" not in table
+    assert "=1+1\\x1b[2J <b>" in table
+    assert "\x1b" not in table
     text = page.read_text(encoding="utf-8")
-    assert "&lt;b&gt;" in text and "<b>" not in text
-    assert "$3.67" in text and "http" not in text
+    assert "&lt;b&gt;" in text
+    assert "<b>" not in text
+    assert "$3.67" in text
+    assert "http" not in text
     # A page of ours is written again; another file is not replaced.
     with FakeRecords(Cluster({9: ODD})) as master:
         assert main([*arguments[:-1], master.url, "--html", str(page)]) == 0

@@ -1,13 +1,10 @@
 """Records of a master, read through the real client: bills by hand, and what is no master."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.fakes.http import AnswerServer, Request, assert_recorded
+from tests.fakes.http import AnswerServer, assert_recorded
 from tests.fakes.records import (
     CSV,
     DEFAULT,
@@ -27,7 +24,7 @@ UNTIL = ["--until", "2026-11-20T13:00:00Z"]
 SINCE = ["--since", "2026-11-19", *UNTIL]
 
 
-def one(number: int, *held: Held, **fields: Any) -> dict[int, Ran]:
+def one(number, *held, **fields):
     """Return an experiment, or another task, of one trial."""
     return {number: Ran([Tried(list(held))], **fields)}
 
@@ -126,8 +123,8 @@ def test_your_own_machines_have_hours_and_a_price_that_you_give(report):
 
 
 @pytest.fixture
-def exchanges(shared: Path) -> list[dict[str, Any]]:
-    text = (shared / "golden" / "determined-api.json").read_text()
+def exchanges(golden_dir):
+    text = (golden_dir / "determined-api.json").read_text()
     return json.loads(text)["exchanges"]
 
 
@@ -152,7 +149,7 @@ def test_the_recorded_paused_run(report, exchanges):
 
 
 @pytest.mark.parametrize(
-    "path, index",
+    ("path", "index"),
     [
         ("experiments/7", 106),
         ("experiments/7/trials", 107),
@@ -170,7 +167,7 @@ def test_the_fake_answers_as_was_recorded(exchanges, path, index):
 
 
 @pytest.mark.parametrize(
-    "words, line",
+    ("words", "line"),
     [
         ("--experiment 9", "--experiment 9: the master has none; see det e list"),
         ("--workspace sqaud", "--workspace, --project: the master has no experiment there"),
@@ -187,10 +184,10 @@ def test_what_a_master_lacks_is_one_line(refused, words, line):
         assert line in refused("cost", *words.split(), "--master", master.url)
 
 
-def refuse(response: object, refused: Callable[..., str]) -> str:
+def refuse(response, refused):
     """Return the line about a server that answers so after the login."""
 
-    def respond(request: Request) -> object:
+    def respond(request):
         return {} if request.path.endswith("/me") else response
 
     with AnswerServer(respond) as master:

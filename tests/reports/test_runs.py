@@ -1,7 +1,6 @@
 """`runs`: folders and trials, best first, and the keys in which they differ."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ HOUR = 24.48  # dollars of a p3.16xlarge
 
 
 @pytest.fixture
-def array(tmp_path: Path) -> Path:
+def array(tmp_path):
     """A job array's runs: of f1, of loss (one without a score), and one that cannot be read."""
     runs = tmp_path / "runs"
     write_run(runs / "job_0", {"steps": 10, "f1": 70.5, "exact": 60.0}, lr_scale=0.5)
@@ -53,7 +52,7 @@ def test_the_best_run_is_first(report, array):
 
 
 @pytest.mark.parametrize(
-    "file, text",
+    ("file", "text"),
     [
         ("metrics.json", ""),
         ("metrics.json", "[]"),
@@ -73,7 +72,7 @@ def test_files_that_are_no_run_are_one_line(refused, array, command, file, text)
     assert f"{array}/job_0: no run in it (" in refused(command, f"{array}/job_0")
 
 
-def trial(name: str, end: str, scores: dict[str, float] | None, scale: float) -> Tried:
+def trial(name, end, scores, scale):
     """A trial of 100 steps with a machine of its own, whose speed is 50 windows per second."""
     held = Held(f"{name}.0", "12:00", end, [f"i-{name}"], pool=ON_DEMAND)
     return Tried(

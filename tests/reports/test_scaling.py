@@ -1,8 +1,5 @@
 """`scaling`: time, speed-up and efficiency at equal examples, beside the published table."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
@@ -10,7 +7,7 @@ from tests.conftest import ROOT
 from tests.reports.conftest import write_run
 
 
-def write(folder: Path, slots: int, rate: float, steps: int, workers: int = 0) -> str:
+def write(folder, slots, rate, steps, workers=0):
     """Write a pretraining of 16 windows per slot and step."""
     return write_run(
         folder,
@@ -22,7 +19,7 @@ def write(folder: Path, slots: int, rate: float, steps: int, workers: int = 0) -
     )
 
 
-def measured(answer: dict[str, Any]) -> list[dict[str, Any]]:
+def measured(answer):
     return [row for row in answer["rows"] if row["source"] == "measured"]
 
 
@@ -54,7 +51,16 @@ def test_short_runs_and_those_of_other_lengths_have_no_efficiency(report, tmp_pa
     assert [row["efficiency"] for row in measured(answer)] == [1, None, 0.45, None]
     (note,) = answer["notes"]
     assert note.startswith("no efficiency, on other windows than the first of a series, or in less")
-    assert "at N = 2; " in note and note.endswith("at N = 8")
+    assert "at N = 2; " in note
+    assert note.endswith("at N = 8")
+
+
+def test_beside_a_first_run_that_is_too_short_no_run_has_an_efficiency(report, tmp_path):
+    write(tmp_path / "1", slots=1, rate=500.0, steps=200)
+    write(tmp_path / "2", slots=2, rate=75.0, steps=100)
+    answer = report("scaling", str(tmp_path))
+    assert [row["efficiency"] for row in measured(answer)] == [None, None]
+    assert "at N = 1; " in answer["notes"][0]
 
 
 def test_printed_efficiencies_are_those_of_the_printed_throughputs(report):

@@ -13,23 +13,21 @@ from hypothesis import strategies as st
 from detalbert.engine.history import History, TrainingLoss, Validated
 from detalbert.run_page.excerpt import cut_sentence
 from detalbert.run_page.outcomes import (
-    Outcomes,
     collect,
     interval,
     reliability,
     sweep_thresholds,
 )
-from detalbert.run_page.page import SHOWN, choose_samples, render_report
+from detalbert.run_page.page import SHOWN, choose_errors, render_report
 from detalbert.run_page.run import REPORT, RunSummary
 from detalbert.squad.answers import Answers
+from detalbert.squad.example import Example
 from detalbert.squad.metrics import score
-from detalbert.squad.windows import Example
 
 OVERLAPS = Path(__file__).with_name("overlaps.js").read_text()
 CUT = Path(__file__).with_name("cut.js").read_text()
 CONTEXT = "The Zanto was loaded with pottery. The Belmira was built in Orvane, and sailed in 1802."
 TEXTS = ["pottery", "Orvane", "the Belmira", "1802", "Zanto"]
-Row = tuple[str, str, float]
 ROW = st.tuples(
     st.sampled_from(["", *TEXTS]),
     st.sampled_from(TEXTS),
@@ -37,12 +35,12 @@ ROW = st.tuples(
 )
 
 
-def example(name: str, answer: str, context: str = CONTEXT) -> Example:
+def example(name, answer, context=CONTEXT):
     labels = ((answer, context.find(answer)),) if answer else ()
     return Example(name, title="", context=context, question=f"{name}?", answers=labels)
 
 
-def outcomes_of(rows: list[Row], threshold: float = 0.0, texts: int = 1, fitted=False) -> Outcomes:
+def outcomes_of(rows, threshold=0.0, texts=1, fitted=False):
     """Outcomes of (right answer, best span, null odds) rows, on so many texts."""
     examples, spans, odds = [], {}, {}
     for number, (answer, span, null_odds) in enumerate(rows):
@@ -69,6 +67,14 @@ def test_shares_and_thresholds_are_the_scorers(rows, threshold):
         assert point.right == pytest.approx(100 * table.span_exact[is_given].mean())
 
 
+def test_what_is_right_depends_on_the_language():
+    answers = Answers({"0": "Elbe"}, {"0": -1.0}, {"0": "Elbe"}, {})
+    for language, right in (("de", 1), ("en", 0)):
+        outcomes = collect([example("0", "die Elbe", "Sie sah die Elbe.")], answers, 0.0, language)
+        (row,) = outcomes.table.itertuples()
+        assert (row.exact, row.span_exact, row.group == "") == (right, right, bool(right))
+
+
 def test_an_interval_is_wilsons():
     # Brown, Cai and DasGupta (2001), as every calculator gives it.
     mean, low, high = interval(pd.Series(np.arange(32) < 27))
@@ -84,17 +90,15 @@ def test_bins_have_the_shares_of_their_answers():
     assert list(bins.right) == [right[:5].mean(), right[-10:].mean()]
 
 
-def test_samples_are_the_surest_wrong_ones_and_all_kinds_of_right_ones():
+def test_the_surest_wrong_answers_are_shown():
     rows = [("pottery", "Orvane", -1.0)] * 22 + [("Orvane", "Orvane", -1.0)] * 45
     outcomes = outcomes_of(rows, fitted=True)
-    wrong = [int(sample["example"].id) for sample in choose_samples(outcomes, right=False)]
+    wrong = [int(sample["example"].id) for sample in choose_errors(outcomes)]
     assert wrong == list(range(SHOWN))
-    right = [int(sample["example"].id) for sample in choose_samples(outcomes, right=True)]
-    assert (right[0], right[-1], len(right)) == (22, 64, 15)
 
 
 @pytest.mark.parametrize(
-    "answer, sentence",
+    ("answer", "sentence"),
     [
         ("One", ("", "One", ".")),
         ("is", ("Two ", "is", " here!")),
@@ -110,7 +114,7 @@ def test_an_answer_stands_in_its_sentence(answer, sentence):
     assert cut_sentence(text, answer, text.find(answer)) == sentence
 
 
-def history(*losses: float) -> History:
+def history(*losses):
     curves = History(0)
     curves.reports = [TrainingLoss(step=10 * i, loss=1 + 1 / i) for i in range(1, 41)]
     for number, loss in enumerate(losses, start=1):
@@ -134,16 +138,16 @@ RUN = {
 LM = {"best": {**RUN["best"], "bits_per_byte": 1.5, "baseline_bits_per_byte": 2.4}}
 
 
-def rendered(**changes: object) -> str:
+def rendered(**changes):
     return render_report(RunSummary(**{**RUN, **changes}))
 
 
 @pytest.mark.parametrize(
-    "changes, present, absent",
+    ("changes", "present", "absent"),
     [
         (
             {"outcomes": outcomes_of(GOOD, texts=40)},
-            ["Good:", "120 of 122", "always abstaining", "26.2", "Read the surest"],
+            ["Good:", "120 of 122", "language: en", "always abstaining", "26.2", "Read the surest"],
             ["of one text", "generated", "were trained on"],
         ),
         (
@@ -159,7 +163,7 @@ def rendered(**changes: object) -> str:
         ),
         (
             {"outcomes": outcomes_of(GOOD, texts=40, fitted=True), "shared": 3},
-            ["3 of the held-out questions were trained on", "Is 0.9 nine"],
+            ["Held-out questions that were trained on: 3.", "Is 0.9 nine"],
             ["generated"],
         ),
         (
@@ -211,4 +215,5 @@ def test_the_page_of_a_run_stands_alone_and_fits_a_screen(local_run, browser):
         lost, _, overhang = browser.execute_script(CUT)
         assert (lost, overhang <= 0) == ([], True)
         texts, overlaps = browser.execute_script(OVERLAPS)
-        assert texts > 50 and overlaps == []
+        assert texts > 50
+        assert overlaps == []

@@ -2,8 +2,6 @@
 
 import json
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,10 +14,10 @@ from tests.conftest import ROOT, TINY
 from tests.fakes.secrets import PLANTED
 
 
-def test_overrides_change_what_they_name() -> None:
+def test_overrides_change_what_they_name():
     overrides = """hyperparameters.epochs=3|hyperparameters.base_learning_rate=5e-5|max_restarts=0
 data.train=a=b.json|data.no_answer=[n/a, '']|data.validation=null"""
-    config: dict[str, Any] = {"hyperparameters": {"epochs": 2}}
+    config = {"hyperparameters": {"epochs": 2}}
     experiment.apply_overrides(config, overrides.replace("\n", "|").split("|"))
     assert config == yaml.safe_load(
         """{hyperparameters: {epochs: 3, base_learning_rate: 5.0e-5}, max_restarts: 0,
@@ -30,7 +28,7 @@ data.train=a=b.json|data.no_answer=[n/a, '']|data.validation=null"""
             experiment.apply_overrides(config, [wrong])
 
 
-def test_a_config_is_read_as_a_master_reads_it(tmp_path: Path) -> None:
+def test_a_config_is_read_as_a_master_reads_it(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("checkpoint_storage: {save_trial_best: 2.0, type: null}\ndata: {train: null}")
     config = experiment.load(path, ["searcher.metric=f1", "labels=[a, null]"])
@@ -43,8 +41,8 @@ def test_a_config_is_read_as_a_master_reads_it(tmp_path: Path) -> None:
     assert experiment.trial_seed({"reproducibility": {"experiment_seed": 7}}) == 7
 
 
-def test_constants_are_values_and_ranges_of_a_search_are_named() -> None:
-    problems: list[UserError] = []
+def test_constants_are_values_and_ranges_of_a_search_are_named():
+    problems = []
     hyperparameters = yaml.safe_load(
         """{epochs: {type: const, val: 3}, lr_scale: {type: double, minval: 0.5, maxval: 1},
         model_config: {hidden_size: {type: categorical, vals: [8, 16]},
@@ -57,7 +55,7 @@ def test_constants_are_values_and_ranges_of_a_search_are_named() -> None:
     assert keys == ["lr_scale", "model_config.hidden_size"]
 
 
-def test_no_error_shows_a_secret() -> None:
+def test_no_error_shows_a_secret():
     assert "planted" in str(PLANTED)
     problems = find_problems(as_a_master_reads(PLANTED))
     assert problems
@@ -68,7 +66,7 @@ MISTAKES = {"max_restart": 5, "hyperparameters.lr_scal": 1, "data.trian": "gener
 
 
 @pytest.fixture
-def mistaken(tmp_path: Path) -> Path:
+def mistaken(tmp_path):
     """A config with three mistakes."""
     path = tmp_path / "mistaken.yaml"
     config = json.loads(json.dumps(TINY))
@@ -99,12 +97,12 @@ UNKNOWN = [f"{key}: unknown key; did you mean " for key in MISTAKES]
 
 
 @pytest.mark.parametrize(
-    "command, words, problems",
+    ("command", "words", "problems"),
     [(TRAIN, "MISTAKEN", UNKNOWN), (CORPUS, "MISTAKEN", UNKNOWN), *NOT_THERE],
 )
 def test_a_command_names_all_mistakes_before_it_imports_torch(
-    command: str, words: str, problems: list[str], mistaken: Path, real_python: str
-) -> None:
+    command, words, problems, mistaken, real_python
+):
     arguments = f"{command} {words}".replace("MISTAKEN", str(mistaken)).split()
     run = subprocess.run(
         [real_python, "-X", "importtime", *arguments], cwd=ROOT, capture_output=True, text=True
@@ -114,10 +112,11 @@ def test_a_command_names_all_mistakes_before_it_imports_torch(
     for problem in problems:
         assert problem in line
     imported = {line.split("|")[-1].strip() for line in run.stderr.splitlines()}
-    assert "pydantic" in imported and imported.isdisjoint({"torch", "transformers", "numpy"})
+    assert "pydantic" in imported
+    assert imported.isdisjoint({"torch", "transformers", "numpy"})
 
 
-def test_the_checker_names_all_mistakes(mistaken: Path, capsys: Any) -> None:
+def test_the_checker_names_all_mistakes(mistaken, capsys):
     assert check.main([str(mistaken), "--context", str(ROOT)]) == 2
     out = capsys.readouterr().out
     for key in MISTAKES:
