@@ -64,7 +64,8 @@ FAULTS = {
     "cannot write checkpoint step-00000004": (no_room_for_weights, "the disk is full"),
     "out/": (at_step_6(shutil.rmtree), "No such file or directory"),
     "num_workers": (
-        at_step_6(lambda _: multiprocessing.active_children()[0].kill()),
+        # At the first report: later the worker may have loaded all, and ended.
+        lambda m, _: at_report(m, 1, lambda: multiprocessing.active_children()[0].kill()),
         "is killed by signal: Killed",
     ),
     "hyperparameters.num_workers": (killed_while_reducing, "is killed by signal: Killed"),
