@@ -192,8 +192,13 @@ def serve(args: argparse.Namespace, trained: Trained, threshold: float) -> None:
             key="--serve",
             cure="pip install -c constraints.txt '.[serve]'",
         ) from None
-    token = server.read_token(args.token_file)
-    server.serve(trained, threshold, host=args.host, port=args.port, token=token)
+    server.serve(
+        trained._replace(name=args.model),  # of its run, not of the run's best step
+        threshold,
+        host=args.host,
+        port=args.port,
+        token=server.read_token(args.token_file),
+    )
 
 
 if __name__ == "__main__":

@@ -127,9 +127,12 @@ def find_damaged(sums: Mapping[Path, str], stamps: Path) -> Path | None:
         return None
 
     # Without one, all are read; a device would be read for ever, and is refused above.
-    for path, digest in sums.items():
-        if checksum(path) != digest:
-            return path
+    try:
+        for path, digest in sums.items():
+            if checksum(path) != digest:
+                return path
+    except OSError:  # a disk that fails, another user's file
+        return path
     with contextlib.suppress(OSError):
         stamp.touch()
     return None

@@ -10,6 +10,7 @@ import pytest
 
 import predict
 from detalbert.engine.rows import CHUNK
+from detalbert.inference import server
 from detalbert.squad import calibration
 from detalbert.squad.metrics import score
 from tests.conftest import ROOT
@@ -168,6 +169,13 @@ def test_a_signal_ends_it_with_one_line(number, local_run, tmp_path, python):
 
 
 # What a user can get wrong.
+
+
+def test_a_served_run_is_called_by_its_own_name(local_run, monkeypatch):
+    names = []
+    monkeypatch.setattr(server, "serve", lambda trained, *_, **__: names.append(trained.name))
+    assert predict.main(["--model", str(local_run.path), "--serve"]) == 0
+    assert names == [str(local_run.path)]
 
 
 def test_things_that_are_no_model(local_run, tmp_path, capsys, monkeypatch):

@@ -56,8 +56,8 @@ def test_json_is_of_a_file_that_ends(kind, tmp_path):
         load_json(file)
 
 
-@pytest.mark.parametrize("kind", ["other", "missing", "device", "folder"])
-def test_damage_is_found_and_not_taken_for_checked(kind, folder):
+@pytest.mark.parametrize("kind", ["other", "missing", "device", "folder", "unreadable"])
+def test_damage_is_found_and_not_taken_for_checked(kind, folder, monkeypatch):
     file = folder / "a"
     file.unlink()
     match kind:
@@ -67,6 +67,13 @@ def test_damage_is_found_and_not_taken_for_checked(kind, folder):
             file.symlink_to("/dev/zero")
         case "folder":
             file.mkdir()
+        case "unreadable":  # by its owner's rights, which root ignores
+
+            def refuse(path):
+                raise PermissionError(13, "Permission denied", str(path))
+
+            file.write_text("aaaaaaaaa")
+            monkeypatch.setattr(sums, "checksum", refuse)
     for _ in range(2):
         assert find_change(folder) == "a"
 

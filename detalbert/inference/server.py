@@ -158,7 +158,7 @@ def make_app(
     async def health() -> dict[str, Any]:
         """Return 200 as long as requests are answered, with the model and its limits."""
         return {
-            "name": trained.name,
+            "name": Path(trained.name).resolve().name,
             "base": Path(trained.hparams.model or trained.model.config.model_type).name,
             "scores": trained.scores,
             "max_question": MAX_QUESTION,
