@@ -56,7 +56,7 @@ if __name__ == "__main__":
 
 from cluster.experiment import Experiment, parse_experiment
 from cluster.rules import ADVICE, RULES, placeholders
-from detalbert.escapes import cut, escape_controls
+from detalbert.escapes import one_line
 from detalbert.log import exit_with, fail
 from detalbert.settings.experiment import apply_overrides, find_problems
 from detalbert.settings.values import Config
@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps({"lines": rows, "not_checked": not_checked}, indent=2))
     else:
         for line in lines:
-            print(cut(escape_controls(str(line))))  # a file's name may be any
+            print(one_line(str(line)))  # a file's name may be any
         if not has_problems:
             print(f"nothing to fix in {counted(len(args.configs), 'file')}")
         print(f"not checked: {'; '.join(not_checked)}")

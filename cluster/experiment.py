@@ -34,7 +34,7 @@ class Experiment(NamedTuple):
         """Return what the config has at `a.b.c`; None if it has nothing there."""
         value: Any = self.config
         for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
+            value = mapping(value).get(key)
         return value
 
     def rows(self, path: str) -> list[Config]:
@@ -58,28 +58,30 @@ class Experiment(NamedTuple):
         return slots if isinstance(slots, int) else 1
 
     @property
-    def words(self) -> list[str]:
-        """The entrypoint, which a config gives as one text or as a list."""
-        entrypoint = self.config.get("entrypoint")
-        words = entrypoint if isinstance(entrypoint, list) else str(entrypoint or "").split()
-        return [str(word) for word in words]
+    def command(self) -> str:
+        """The entrypoint, which a config gives as one text or as a list of words."""
+        entrypoint = self.at("entrypoint") or ""
+        return " ".join(map(str, entrypoint)) if isinstance(entrypoint, list) else str(entrypoint)
 
     def runs(self, script: str) -> bool:
         """Return whether the entrypoint runs a file named `script`."""
-        return script in [word.split("/")[-1] for word in self.words]
+        return script in [word.split("/")[-1] for word in self.command.split()]
 
     @property
     def trains(self) -> bool:
-        """Whether it runs this package's train.py, not another file of that name."""
-        keys = {*mapping(self.config.get("data")), *mapping(self.config.get("hyperparameters"))}
-        return self.runs("train.py") and not keys.isdisjoint(
-            (*workloads.DATA_KEYS, "model", "model_config")
-        )
+        """Whether it runs this package's train.py, not another file of that name: the folder has
+        no other one, and the config has a key of ours.
+        """
+        files = {path.name for path in self.folder.glob("*.py")}
+        if not self.runs("train.py") or ("train.py" in files and "workloads.py" not in files):
+            return False
+        keys = {*mapping(self.at("data")), *mapping(self.at("hyperparameters"))}
+        return not keys.isdisjoint((*workloads.DATA_KEYS, "model", "model_config"))
 
     @property
     def predicts(self) -> bool:
         """Whether it runs this package's predict.py, not another file of that name."""
-        return self.runs("predict.py") and "--model" in " ".join(self.words)
+        return self.runs("predict.py") and "--model" in self.command
 
 
 def parse_experiment(
@@ -147,17 +149,17 @@ def choice_ends(value: object) -> list[Any]:
     """Return the choices of a hyperparameter, or the ends of its range; none of an invalid one."""
     keys = mapping(value)
     kind = keys.get("type")
-    ends = [keys.get("minval"), keys.get("maxval")]
+    ends = [keys[end] for end in ("minval", "maxval") if keys.get(end) is not None]
     if kind == "const":
         return [keys.get("val")]
     if kind == "categorical":
         choices = keys.get("vals")
         return choices if isinstance(choices, list) else []
     if kind in ("int", "double"):
-        return [end for end in ends if end is not None]
+        return ends
     if kind == "log":
         with contextlib.suppress(KeyError, TypeError, ValueError, ArithmeticError):
-            return [float(keys["base"]) ** end for end in ends if end is not None]
+            return [float(keys["base"]) ** end for end in ends]
         return []
     return [value]
 

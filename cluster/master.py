@@ -25,7 +25,7 @@ MAX_BYTES = 2**28
 
 LOGIN_CURE = "log in with `det user login`, or set DET_USER and DET_PASS"
 # What a permission of the master's hides from this user.
-HIDDEN = (errors.APIException, errors.ForbiddenException, bindings.APIHttpError)
+HIDDEN = (errors.NotFoundException, errors.ForbiddenException)
 
 _NO_CONNECTION = (errors.MasterNotFoundException, requests.exceptions.ConnectionError)
 # JSON of another shape than the client's types.

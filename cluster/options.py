@@ -123,7 +123,7 @@ def market_pools(region: str) -> Iterator[Pool]:
             yield Pool(
                 name="",
                 machine=str(machine),
-                slots=int(prices["slots"]),
+                slots=prices["slots"],
                 spot=market == "spot",
                 region=region or USUAL_REGION,
                 gpu=gpu,
@@ -137,20 +137,24 @@ def priced_pool(pool: Pool, region: str, priced_as: tuple[str, str] | None) -> P
     Args:
         pool: of a master.
         region: of AWS; empty: that of the pool.
-        priced_as: machine and market whose price counts, and whose GPUs stand for unknown ones.
+        priced_as: machine and market whose price per slot counts, and whose GPUs stand for unknown
+            ones.
 
     Raises:
         UserError: for a region without prices.
     """
     machine, market = priced_as or (pool.machine, MARKETS[pool.spot])
     region = region or pool.region or USUAL_REGION
-    has_price = machine in prices_in(region).index
+    slots = slots_of(machine)
+    price = math.nan
+    if machine in prices_in(region).index and slots:
+        price = price_of(machine, region, market) * (pool.slots or slots) / slots
     return pool._replace(
         machine=pool.machine or machine,
-        slots=pool.slots or slots_of(machine),
+        slots=pool.slots or slots,
         region=region,
         gpu=pool.gpu or gpu_of(machine),
-        price=price_of(machine, region, market) if has_price else math.nan,
+        price=price,
     )
 
 
@@ -192,7 +196,7 @@ def _slot_counts(width: int, own_slots: int) -> list[int]:
     small machines one, and the config's own.
     """
     counts = set()
-    for slots in (*SLOTS, own_slots):
+    for slots in (*SLOTS, width, own_slots):
         fills = slots % width == 0
         is_own = slots == own_slots and (fills or slots < width)
         if is_own or (fills and width >= JOINED_SLOTS) or slots == width:

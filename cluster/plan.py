@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from cluster.flags import needing, number
 from detalbert.command import Parser, existing_file, page_file, refuse_first
 from detalbert.errors import UserError, nearest
-from detalbert.escapes import escape_controls
+from detalbert.escapes import escape_controls, one_line
 
 
 def _parser() -> Parser:
@@ -106,12 +106,16 @@ def main(argv: list[str] | None = None) -> int:
         args = _parser().parse_args(argv)
         with needing("cluster"):
             plan = make_plan(args)
-            notes = list(_notes(plan))
+            notes = list(map(one_line, _notes(plan)))
             if args.html is not None:
                 from cluster.plan_page import write_page  # matplotlib takes a second
 
-                title = f"Plan for {args.config}"
-                write_page(args.html, title, lines=[plan.headline, *notes], plan=plan)
+                write_page(
+                    args.html,
+                    title=f"Plan for {args.config}",
+                    lines=[plan.headline, *notes],
+                    plan=plan,
+                )
     except UserError as error:
         return fail("cluster.plan", error)
     if args.json:

@@ -91,10 +91,8 @@ def price_of(machine: str, region: str = "", market: str = "on demand") -> float
 
 def slots_of(machine: str) -> int | None:
     """Return the GPUs of a machine; 0 if it has none, None if the catalog lacks it."""
-    prices = load_prices()
-    if machine not in prices.index.unique("machine"):
-        return None
-    return int(prices.loc[machine]["slots"].iloc[0])
+    slots = load_prices()["slots"].groupby("machine").first()
+    return slots.get(machine)
 
 
 def parse_machine(text: str, key: str, region: str = "") -> tuple[str, str]:

@@ -40,7 +40,7 @@ def placeholders(value: object, key: str = "") -> Problems:
 def no_launcher(experiment: Experiment) -> Problems:
     """Several slots without a launcher: one process starts, and the other slots are idle."""
     is_ours = experiment.trains or experiment.predicts
-    if experiment.slots > 1 and is_ours and "determined.launch" not in " ".join(experiment.words):
+    if experiment.slots > 1 and is_ours and "determined.launch" not in experiment.command:
         yield UserError(
             f"{experiment.slots} slots need a launcher",
             key="entrypoint",
@@ -50,14 +50,14 @@ def no_launcher(experiment: Experiment) -> Problems:
 
 def words_in_one_item(experiment: Experiment) -> Problems:
     """A list whose first item has several words: it is run as the name of one program."""
-    is_list = isinstance(experiment.at("entrypoint"), list)
-    for program in experiment.words[:1]:
-        if is_list and len(program.split()) > 1:
-            yield UserError(
-                f"{program!r} is run as the name of one program",
-                key="entrypoint",
-                cure="give one word an item, or a text",
-            )
+    entrypoint = experiment.at("entrypoint")
+    program = str(entrypoint[0]) if isinstance(entrypoint, list) and entrypoint else ""
+    if len(program.split()) > 1:
+        yield UserError(
+            f"{program!r} is run as the name of one program",
+            key="entrypoint",
+            cure="give one word an item, or a text",
+        )
 
 
 def uncompiled_log_pattern(experiment: Experiment) -> Problems:
@@ -71,7 +71,6 @@ def uncompiled_log_pattern(experiment: Experiment) -> Problems:
         pattern = policy.get("pattern")
         if not isinstance(pattern, str):
             continue
-        key = f"log_policies[{number}].pattern"
         try:
             re2.compile(pattern, silent)
         except re2.error as error:
@@ -79,7 +78,7 @@ def uncompiled_log_pattern(experiment: Experiment) -> Problems:
             yield UserError(
                 f"Go's regexp does not compile it ({reason}), and the master then watches for none "
                 "of the policies after it",
-                key=key,
+                key=f"log_policies[{number}].pattern",
                 cure="write it in RE2's syntax",
             )
 
@@ -174,8 +173,8 @@ def precision_of_gpu(experiment: Experiment) -> Problems:
 
 
 RULES: list[Rule] = [
-    no_launcher,
     words_in_one_item,
+    no_launcher,
     uncompiled_log_pattern,
     searchers_time,
     uneven_batch,

@@ -13,7 +13,7 @@ from pathlib import Path
 from cluster.experiment import Experiment
 from detalbert.addresses import ending_of, is_remote
 from detalbert.errors import UserError
-from detalbert.records import READERS
+from detalbert.reading.records import READERS
 from detalbert.squad.sources import OFFICIAL_SHA256
 from workloads import DATA_KEYS
 
@@ -50,7 +50,7 @@ def not_uploaded(experiment: Experiment) -> Iterator[UserError]:
 def _addresses(experiment: Experiment) -> Iterator[tuple[str, str]]:
     """Yield the keys that may name a file or a folder, with their values."""
     if experiment.predicts:
-        for address in _FLAGS.findall(" ".join(experiment.words)):
+        for address in _FLAGS.findall(experiment.command):
             yield "entrypoint", address
     if not experiment.trains:
         return

@@ -25,6 +25,7 @@ PHASES = ("start-up", "work", "lost", "idle")
 # Words of the master's reason for the end of an allocation, and what a report calls it.
 ENDINGS = {
     "agent failure": "agent lost",  # it costs no restart
+    "restore error": "agent lost",  # nor if the container was gone when the master came back
     "failed": "failed",
     "crashed": "failed",
     "killed": "killed",
@@ -79,8 +80,8 @@ def machine_price(machine: str, region: str, key: str = "") -> SlotPrice:
     name, market = parse_machine(machine, key=key, region=region)
     slots = slots_of(name) or 0
     return SlotPrice(
-        dollars=price_of(name, region, market) / max(slots, 1),
-        on_demand=price_of(name, region) / max(slots, 1),
+        dollars=price_of(name, region, market) / (slots or 1),
+        on_demand=price_of(name, region) / (slots or 1),
         slots=slots,
         source=price_source(region),
     )
@@ -118,7 +119,7 @@ def bill_notes(frame: pd.DataFrame, prices: Mapping[str, SlotPrice]) -> list[str
     """Return notes on the prices of a bill, and on pools that have none."""
     pools = frame.groupby("pool")["unpriced"].sum()
     notes = sorted({f"prices of {prices[pool].source}" for pool in pools.index if pool in prices})
-    if pools.sum() > 0:
+    if pools.any():
         notes.append(
             f"{pools.sum():,.2f} slot-hours have no price; give --price-pool POOL=INSTANCE[:spot]"
         )
@@ -138,9 +139,12 @@ def fetch_bill(args: argparse.Namespace) -> tuple[Records, pd.DataFrame, list[st
         priced_pools=args.price_pool,
     )
     frame = bill(records, prices)
-    since = records.since or "the first start"
-    span = f"start-up to idle: slot-hours, from {since} until {records.until:%Y-%m-%d %H:%M} UTC"
-    return records, frame, [span, *bill_notes(frame, prices)]
+    since = records.since or frame["left"].min()
+    note = (
+        f"start-up to idle: slot-hours, from {since:%Y-%m-%d %H:%M} "
+        f"until {records.until:%Y-%m-%d %H:%M} UTC"
+    )
+    return records, frame, [note, *bill_notes(frame, prices)]
 
 
 def bill(records: Records, prices: Mapping[str, SlotPrice]) -> pd.DataFrame:
@@ -158,12 +162,13 @@ def bill(records: Records, prices: Mapping[str, SlotPrice]) -> pd.DataFrame:
     allocations = pd.DataFrame(held, columns=COLUMNS)
     frames = []
     for phase, (left, right) in zip(PHASES, pairwise(BOUNDS), strict=False):
-        stretches = allocations.assign(
-            phase=phase,
-            left=allocations[left],
-            right=allocations[right],
+        frames.append(
+            allocations.assign(
+                phase=phase,
+                left=allocations[left],
+                right=allocations[right],
+            )
         )
-        frames.append(stretches)
     idle = list[dict[str, object]]()
     for machine in records.machines:
         holders = tasks[machine.name]
@@ -301,9 +306,8 @@ def _measure(frame: pd.DataFrame, prices: Mapping[str, SlotPrice]) -> pd.DataFra
         columns[stop] = is_end & (frame["stop"] == stop)
     for phase in PHASES:
         columns[phase] = slot_hours.where(frame["phase"] == phase, 0.0)
-    dollars = {pool: price.dollars for pool, price in prices.items()}
-    on_demand = {pool: price.on_demand for pool, price in prices.items()}
-    columns["dollars"] = slot_hours * frame["pool"].map(dollars).astype(float)
-    columns["on demand"] = slot_hours * frame["pool"].map(on_demand).astype(float)
+    rates = pd.DataFrame([*prices.values()], index=[*prices], columns=SlotPrice._fields)
+    columns["dollars"] = slot_hours * frame["pool"].map(rates["dollars"]).astype(float)
+    columns["on demand"] = slot_hours * frame["pool"].map(rates["on_demand"]).astype(float)
     columns["unpriced"] = slot_hours.where(columns["dollars"].isna(), 0.0)
     return frame.assign(**columns)

@@ -66,12 +66,12 @@ def run(args: argparse.Namespace) -> int:
             cure="give RUN, --published, --experiment or --since",
         )
     dollars = sum(row["dollars"] or 0.0 for row in counted)
-    table = [{column: row.get(column) for column in COLUMNS} for row in [*published, *rows]]
-    write(args, f"What it cost: ${dollars:,.2f}", table, notes)
-
-    # Dollars of a part may be over a budget, but not within it.
     is_part = any(row["dollars"] is None or row.get("unpriced") for row in counted)
     part = ", and not all of it has a price" if is_part else ""
+    table = [{column: row.get(column) for column in COLUMNS} for row in published + rows]
+    write(args, f"What it cost: ${dollars:,.2f}{part}", table, notes)
+
+    # Dollars of a part may be over a budget, but not within it.
     if args.budget == math.inf or (dollars <= args.budget and not part):
         return 0
     print(f"reports: ${dollars:,.2f} of ${args.budget:,.2f}{part}", file=sys.stderr)

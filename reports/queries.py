@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 from determined.common.api import bindings, errors
+from pydantic import TypeAdapter
 
 from cluster.master import HIDDEN, MAX_RECORD_SECONDS, BoundedSession, login, reaching
 from detalbert.errors import UserError
@@ -34,6 +35,7 @@ DAY = pd.Timedelta(days=1)
 SECOND = pd.Timedelta(seconds=1)
 # After it the master gives up a machine on which no agent started.
 GIVEN_UP = pd.Timedelta(minutes=25)
+_FORM = TypeAdapter(Records, config={"arbitrary_types_allowed": True, "strict": True})
 # Of the CSV of all allocations, as in Determined's internal/core.go.
 CSV = "resources/allocation/allocations-csv"
 
@@ -64,9 +66,9 @@ def fetch_records(args: argparse.Namespace) -> Records | None:
         cure="use a Determined master and a user who may see them",
     ):
         reader = _Reader(session, now)
-        ids = reader.listed(args.workspace, args.project)
-        ids = list(dict.fromkeys([*args.experiment, *ids]))
-        return reader.records(ids, since=args.since, until=until)
+        ids = dict.fromkeys(args.experiment + reader.listed(args.workspace, args.project))
+        records = reader.records(list(ids), since=args.since, until=until)
+        return _FORM.validate_python(records)  # the client's bindings take any JSON
 
 
 def parse_time(text: str) -> Moment:
@@ -89,11 +91,12 @@ class _Reader:
         """Return the experiments of a workspace, of a project, or of a project in a workspace."""
         if not (workspace or project):
             return []
-        ids = []
-        for experiment in self.ask("GetExperiments", limit=-1).experiments:
-            is_in_workspace = workspace in (None, experiment.workspaceName)
-            if is_in_workspace and project in (None, experiment.projectName):
-                ids.append(experiment.id)
+        ids = [
+            experiment.id
+            for experiment in self.ask("GetExperiments", limit=-1).experiments
+            if workspace in (None, experiment.workspaceName)
+            and project in (None, experiment.projectName)
+        ]
         if not ids:
             raise UserError(
                 "the master has no experiment there",
@@ -204,7 +207,11 @@ class _Reader:
         seconds = sum(report.seconds for report in reports)
         best = trial.bestValidation
         run = {
-            "config": {**experiment.config, "hyperparameters": hparams},
+            "config": {
+                **experiment.config,
+                "searcher": {**experiment.config["searcher"]},
+                "hyperparameters": hparams,
+            },
             "best": {"steps": best.totalBatches, **best.metrics.avgMetrics} if best else {},
             "last": {"steps": trial.totalBatchesProcessed},
             "machine": experiment.resourcePool,
@@ -319,7 +326,7 @@ class _Reader:
         last_contact = launched["name"].map(agents.groupby("name")["end"].max())
         given_up = launched["end"].where(launched["end"] < self.now, launched["start"] + GIVEN_UP)
         last_contact = last_contact.fillna(given_up)
-        launched["end"] = launched["end"].where(launched["end"] < last_contact, last_contact)
+        launched["end"] = launched["end"].clip(upper=last_contact)
         own = agents[~agents["name"].isin(launched["name"])]
         rows = pd.concat([launched, own]).itertuples(index=False)
         return [MachineLife(*row) for row in rows]
@@ -332,6 +339,7 @@ class _Reader:
         }
         text = self.session.get(CSV, params=span).text
         rows = csv.DictReader(text.splitlines())
+        (rows.fieldnames or []).index("start_time")  # raises ValueError without such a column
         # One that only waited has no start, or two times of the master's last heartbeat.
         return [row for row in rows if row["start_time"] not in ("", row["end_time"])]
 

@@ -39,7 +39,7 @@ class Allocation(NamedTuple):
     @property
     def slots_each(self) -> float:
         """Slots on one machine."""
-        return self.slots / max(len(self.nodes), 1)
+        return self.slots / (len(self.nodes) or 1)
 
 
 class TrainingReport(NamedTuple):

@@ -85,7 +85,7 @@ def read_runs(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     if fetched is None:
         return runs, notes
     records, frame, bill_notes = fetched
-    return [*runs, *trial_runs(records, frame)], [*notes, *bill_notes]
+    return runs + trial_runs(records, frame), notes + bill_notes
 
 
 def trial_runs(records: Records, frame: pd.DataFrame) -> list[Row]:
@@ -153,7 +153,7 @@ def _read_folder(folder: Path) -> Row:
         raise UserError(
             f"no run in it ({type(error).__name__}: {first_line(error)})",
             key=str(folder),
-            cure="give one with metrics.json and config.yaml",
+            cure="give one with metrics.json and config.yaml, or --experiment ID",
         ) from None
 
 

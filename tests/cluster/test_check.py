@@ -14,6 +14,7 @@ from cluster.pools import configured_pools
 from cluster.rules import ADVICE, PLACEHOLDER
 from tests.cluster.planted import experiment, filled, master, problems, put
 from tests.conftest import ROOT
+from tests.test_escapes import is_harmless
 
 MASTERS = sorted((ROOT / "cluster").glob("master-*.yaml"))
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -55,6 +56,18 @@ def test_a_planted_mistake_is_named(case):
         assert found == {}
     else:
         assert case["says"] in found[case["key"]], found
+
+
+def test_a_files_name_breaks_no_line(capsys, tmp_path):
+    path = tmp_path / "a\x1b[31m\nb\u202e.yaml"
+    path.write_text("name: 5\n")
+    assert check.main([str(path)]) == 2
+    out, _ = capsys.readouterr()
+    assert is_harmless(out)
+    *lines, not_checked = out.splitlines()
+    assert all("a\\x1b[31m b\\u202e.yaml: " in line for line in lines)
+    assert not_checked.startswith("not checked: ")
+    assert lines
 
 
 def test_exit_status_lines_and_json(capsys, tmp_path):

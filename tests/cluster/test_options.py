@@ -93,9 +93,14 @@ def test_any_job_has_a_nearest_measurement_of_its_task(task, gpu, gpus, flops, f
     assert 0 < row.efficiency < 1
 
 
-def test_a_pool_of_ones_own_has_the_price_of_another_and_its_own_gpus():
-    pool = Pool(name="home", slots=8, gpu=FAMILIES["g5"])
+@pytest.mark.parametrize(("slots", "machines"), [(8, 1), (2, 0.25), (None, 1)])
+def test_a_pool_of_ones_own_has_the_price_of_anothers_slots_and_its_own_gpus(slots, machines):
+    pool = Pool(name="home", slots=slots, gpu=FAMILIES["g5"])
     priced = priced_pool(pool, region="", priced_as=("p4d.24xlarge", "spot"))
     assert priced.gpu.name == "A10G"
-    assert priced.price == load_prices().at[("p4d.24xlarge", "us-east-1"), "spot"]
+    assert priced.slots == (slots or 8)
+    price = load_prices().at[("p4d.24xlarge", "us-east-1"), "spot"]
+    assert priced.price == pytest.approx(machines * price)
+    # Its whole machines are an option, whatever their slots and those of the config.
+    assert priced.slots in set(plan_options([priced], job_of("modern8"))["slots"])
     assert math.isnan(priced_pool(pool, region="", priced_as=None).price)

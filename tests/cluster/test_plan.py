@@ -10,6 +10,7 @@ import yaml
 
 from cluster import plan
 from tests.conftest import ROOT
+from tests.test_escapes import is_harmless
 
 RECORDED = yaml.safe_load((ROOT / "tests" / "cluster" / "plans.yaml").read_text())
 MODERN8 = str(ROOT / "configs" / "modern8.yaml")
@@ -170,6 +171,21 @@ def test_every_shipped_config_is_planned(path, planned):
     }.get(path.stem, [])
     if arguments is not None:
         assert planned(str(path), *arguments)["recommended"]["dollars"] > 0
+
+
+def test_a_pools_name_breaks_no_line(printed, tmp_path):
+    """In the table, and in a note of one whose machines are not known."""
+    name = "p\x1b[31m\nx\u202e"
+    aws = {"type": "aws", "instance_type": "p4d.24xlarge", "region": "us-east-1"}
+    pools = [{"pool_name": name, "provider": aws}, {"pool_name": f"2{name}", "provider": {}}]
+    master = tmp_path / "master.yaml"
+    master.write_text(json.dumps({"resource_pools": pools}))
+    lines = printed(MODERN8, "--master", str(master))
+    named = [line for line in lines if "p\\x1b[31m" in line]
+    assert is_harmless("".join(lines))
+    assert [line.startswith("pool 2p") for line in named] == [*[False] * (len(named) - 1), True]
+    assert all("x\\u202e" in line for line in named)
+    assert len(named) > 1
 
 
 # Arguments behind the config's, and words of the one line.

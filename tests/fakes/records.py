@@ -23,6 +23,10 @@ FAILED = (
 )
 LEFT = "allocation preempted after all resources exited: resources exited successfully with a ..."
 LOST = "allocation failed due to agent failure: agent failed while the container was running: ..."
+GONE = (
+    "allocation failed due to restore error: RM failed to restore the allocation: container is "
+    "gone on reattachment"
+)
 KILLED = "allocation killed after all resources exited: resources were killed"
 # Recorded of a real 0.38.1.
 CSV = (

@@ -19,7 +19,7 @@ from reports.records import (
     Trial,
 )
 from tests.conftest import max_examples
-from tests.fakes.records import FAILED, KILLED, LEFT, LOST
+from tests.fakes.records import FAILED, GONE, KILLED, LEFT, LOST
 
 START = datetime.datetime(2026, 10, 31, 12, tzinfo=datetime.timezone.utc)  # a month ends at 720
 NOW = 2000  # minutes from there
@@ -172,6 +172,14 @@ def allocation(number, exit="", task="t", **changes):
     )
 
 
+def test_a_moment_between_two_allocations_is_of_the_first():
+    before = allocation(0)
+    after = allocation(1)._replace(start=before.end)
+    moments = [before.start, moment(15), before.end, moment(31)]
+    assert [before.has(time) for time in moments] == [False, True, True, False]
+    assert [after.has(time) for time in moments] == [False, False, False, True]
+
+
 # Of an allocation of 30 minutes, of which 5 are start-up, that saved after 20: its exit reason,
 # what it is called, and minutes that were lost.
 @pytest.mark.parametrize(
@@ -179,6 +187,7 @@ def allocation(number, exit="", task="t", **changes):
     [
         (FAILED, "failed", 10),
         (LOST, "agent lost", 10),
+        (GONE, "agent lost", 10),
         (KILLED, "killed", 10),
         (LEFT, "preempted", 0),
         ("", "unknown", 10),  # as a restart of the master leaves it

@@ -112,6 +112,9 @@ def test_csv_and_json_are_numbers_and_nothing_is_obeyed(capsys, tmp_path):
     assert float(row["dollars"]) == pytest.approx(0.5 * 7.344)
     assert "=1+1\\x1b[2J <b>" in table
     assert "\x1b" not in table
+    _, _, head, rule, body, *notes = table.splitlines()
+    assert len({len(line) for line in (head, rule, body)}) == 1  # a line for each row
+    assert all(note.startswith("note: ") for note in notes)
     text = page.read_text(encoding="utf-8")
     assert "&lt;b&gt;" in text
     assert "<b>" not in text

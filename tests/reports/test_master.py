@@ -102,6 +102,15 @@ def test_a_container_that_did_not_start_is_on_its_agents_machine(report):
     assert row["preempted"] == 1
 
 
+def test_another_task_is_of_no_experiment(report):
+    """The master's CSV has no number for it; 1 is the number of an experiment."""
+    ran = one(1, Held("1.t.0", "12:00", "12:30", ["i-a"]))
+    ran |= one(2, Held("book.0", "12:00", "12:30", ["i-b"]), kind="NOTEBOOK")
+    lives = [("i-a", "12:00", "12:30"), ("i-b", "12:00", "12:30")]
+    rows = report("cost", *SINCE, of=Cluster(ran, lives, lives))["rows"]
+    assert {row["name"]: row["starts"] for row in rows} == {"albert-squad": 1, "notebook": 1}
+
+
 def test_your_own_machines_have_hours_and_a_price_that_you_give(report):
     cluster = Cluster(
         one(1, Held("1.t.0", "12:00", "13:00", ["a"], "own"), slots=4),
@@ -113,13 +122,18 @@ def test_your_own_machines_have_hours_and_a_price_that_you_give(report):
     assert {row["name"]: row["unpriced"] for row in answer["rows"]} == pytest.approx(
         {"albert-squad": 4.0, "(idle)": 12.0}
     )
-    assert any("16.00 slot-hours have no price" in note for note in answer["notes"])
+    assert answer["title"] == "What it cost: $0.00, and not all of it has a price"
+    assert answer["notes"] == [
+        "start-up to idle: slot-hours, from 2026-11-19 00:00 until 2026-11-20 13:00 UTC",
+        "16.00 slot-hours have no price; give --price-pool POOL=INSTANCE[:spot]",
+    ]
 
     priced = [*SINCE, "--price-pool", "own=p3.16xlarge"]
-    rows = report("cost", *priced, of=cluster)["rows"]
-    assert {row["name"]: row["dollars"] for row in rows} == pytest.approx(
+    answer = report("cost", *priced, of=cluster)
+    assert {row["name"]: row["dollars"] for row in answer["rows"]} == pytest.approx(
         {"albert-squad": HOUR / 2, "(idle)": HOUR * 1.5}
     )
+    assert not any("have no price" in note for note in answer["notes"])
 
 
 @pytest.fixture
@@ -213,3 +227,58 @@ DEEP = b'{"experiment": ' + b"[" * 100_000
 )
 def test_what_is_no_master_is_one_line(refused, response):
     assert "cannot be read (" in refuse(response, refused)
+
+
+class OddRecords(FakeRecords):
+    """Its answers at one path have one value under a key; text in place of an answer."""
+
+    def __init__(self, path, key, value):
+        self.path, self.key, self.value = path, key, value
+        super().__init__()
+
+    def respond(self, request):
+        content = super().respond(request)
+        if not request.path.endswith(self.path):
+            return content
+        if not self.key:
+            return self.value
+        nodes = [content]
+        for node in nodes:
+            if isinstance(node, dict):
+                if self.key in node:
+                    node[self.key] = self.value
+                nodes += node.values()
+            elif isinstance(node, list):
+                nodes += node
+        return content
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "value"),
+    [
+        ("allocations/7.task.1", "exitReason", 5),
+        ("experiments/8", "slots_per_trial", {"a": 1}),
+        ("experiments/8", "searcher", ["x"]),
+        ("experiments/8", "name", [[1]]),
+        ("resource-pools", "region", float("nan")),
+        ("resource-pools", "instanceType", {}),
+        ("raw", "slots", "x"),
+        ("allocations-csv", "", b"null"),
+        ("allocations-csv", "", b""),
+        ("acceleratorData", "", (502, b"<html>")),
+        ("allocations/7.task.1", "", (500, {"error": {"code": 2, "error": "no database"}})),
+    ],
+)
+def test_a_value_of_another_type_is_one_line(refused, path, key, value):
+    """The client's bindings take any, and a bill would be made of it."""
+    with OddRecords(path, key, value) as master:
+        line = refused("cost", "--experiment", "7", "8", *UNTIL, "--master", master.url)
+    assert "cannot be read (" in line
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_what_a_user_may_not_see_is_no_machine(report, status):
+    answer = status, {"error": {"code": 5, "error": "not found"}}
+    with OddRecords("acceleratorData", "", answer) as master:
+        bill = report("cost", "--experiment", "7", "8", *UNTIL, "--master", master.url)
+    assert {row["name"] for row in bill["rows"]} == {"albert-squad"}

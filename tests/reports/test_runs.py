@@ -4,8 +4,12 @@ import json
 
 import pytest
 
+from reports.bill import bill
+from reports.records import Owner, Records, Trial
+from reports.runs import trial_runs
 from tests.fakes.records import ON_DEMAND, Cluster, Held, Ran, Tried
 from tests.reports.conftest import SPEED, write_run
+from tests.reports.test_bill import NOW, POOLS, PRICES, allocation, moment
 
 HOUR = 24.48  # dollars of a p3.16xlarge
 
@@ -114,3 +118,12 @@ def test_trials_of_a_search_are_best_first_beside_their_cost(report):
     # Trials of one size are one point of a series.
     point, *_ = report("scaling", "--experiment", "9", of=cluster)["rows"]
     assert (point["N"], point["runs"], point["windows/s"]) == (8, 3, 50.0)
+
+
+def test_a_masters_first_trial_is_a_run_and_another_task_is_none():
+    trials = []
+    for owner in (Owner("e", experiment=1, trial=1), Owner("notebook")):
+        trials.append(Trial(owner, "completed", [allocation(0)._replace(owner=owner)]))
+    records = Records(trials, POOLS, until=moment(NOW), whole=True)
+    (run,) = trial_runs(records, bill(records, PRICES))
+    assert (run["trial"], run["hours"], run["work"]) == (1, 0.5, 4.0)

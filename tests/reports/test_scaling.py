@@ -41,6 +41,15 @@ def test_runs_of_equal_examples_are_a_series_per_number_of_loader_workers(report
     assert [row["N"] for row in answer["rows"][3:]] == [2, 4, 8, 16] * 2
 
 
+def test_a_label_is_the_name_of_a_series(report, tmp_path, monkeypatch):
+    """But of a folder whose own name has an equals sign it is a part."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain", "seed=1"):
+        write(tmp_path / name, slots=1, rate=50.0, steps=200)
+    rows = measured(report("scaling", "mine=plain", "seed=1"))
+    assert [row["series"] for row in rows] == ["mine", "albert-tiny, a.json, 0 loader workers"]
+
+
 def test_short_runs_and_those_of_other_lengths_have_no_efficiency(report, tmp_path):
     """131 % was printed of runs of 5 to 13 s, without a word."""
     write(tmp_path / "1", slots=1, rate=50.0, steps=200)
