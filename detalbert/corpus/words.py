@@ -35,15 +35,17 @@ _BYTE_WORD = re.compile(
     r"'(?:[stmd]|re|ve|ll)| ?[A-Za-zÀ-ÖØ-öø-ɏ]+| ?[0-9]+| ?[^\t-\r A-Za-zÀ-ÖØ-öø-ɏ0-9]+"
     r"|[\t-\r ]+(?![^\t-\r ])|[\t-\r ]+"
 )
-# By rule: texts that may be split, and how. A normalizer may join a mark, a joiner or an Arabic
-# number sign with the space beside it, or drop a control or format character, but it leaves Latin
-# letters, digits and ordinary punctuation.
+# A normalizer may join a mark, a joiner or an Arabic number sign with the space beside it, but it
+# leaves Latin letters, digits and ordinary punctuation. Some drop control and format characters.
+_PLAIN = r" -~\xa0-\xac\xae-\u02ff\u2010-\u2027"
+_DROPPED = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+# By rule: what a text that may be split has nowhere, and how it is split.
 _RULES: dict[str, tuple[re.Pattern[str], Callable[[str], list[str]]]] = {
     "apart": (
-        re.compile(r"[ -~\xa0-\xac\xae-\u02ff\u2010-\u2027]*"),
+        re.compile(rf"(?s:[^{_PLAIN}](?:(?<=[{_DROPPED}])|(?<=\A.)|(?<= .)|(?= |\Z)))"),
         methodcaller("split", " "),
     ),
-    "bytes": (re.compile(r"[\x00-\x7fÀ-ÖØ-öø-ɏ\u2010-\u2027]*"), _BYTE_WORD.findall),
+    "bytes": (re.compile(r"[^\x00-\x7fÀ-ÖØ-öø-ɏ\u2010-\u2027]"), _BYTE_WORD.findall),
 }
 
 
@@ -92,8 +94,8 @@ class WordEncoder:
         joined = " ".join(texts)
         if not self.word_rule or any(token in joined for token in self.added_tokens):
             return [[text] for text in texts]
-        plain, split = _RULES[self.word_rule]
-        return [split(text) if plain.fullmatch(text) else [text] for text in texts]
+        odd, split = _RULES[self.word_rule]
+        return [[text] if odd.search(text) else split(text) for text in texts]
 
     def _look_up(self, words: list[str]) -> np.ndarray:
         """Return the numbers of words, int64 [W]; encode new ones."""

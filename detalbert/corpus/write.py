@@ -47,10 +47,10 @@ from detalbert.corpus.text import (
 )
 from detalbert.corpus.workers import map_in_processes
 from detalbert.errors import UserError
-from detalbert.files import hold_lock, writing
+from detalbert.files import hold_lock, sweep, writing
 from detalbert.progress import waiting
 from detalbert.settings.text import CorpusConfig
-from detalbert.squad.encoding import tokenizer_sum
+from detalbert.squad.encoding import named_tokenizer, tokenizer_sum
 from detalbert.sums import Json, find_damaged, json_sum, seal
 
 Part = tuple[int, int]  # its number, from 1 on, and how many there are
@@ -129,6 +129,7 @@ def write_shards(
         folder.mkdir(parents=True, exist_ok=True)
         lock = folder / f".lock-{number}-of-{total}"
         with hold_lock(lock):
+            sweep(folder)
             _check_plan(address, plan)
             volumes: list[list[Unit]] = []
             for units in texts:
@@ -288,8 +289,6 @@ def load_in_child(*arguments: str, **options: str) -> PreTrainedTokenizerBase:
     """
 
     def load(_: None) -> PreTrainedTokenizerBase:
-        from detalbert.squad.tokenizer import named_tokenizer  # in the child alone
-
         return named_tokenizer(*arguments, **options)
 
     [tokenizer] = map_in_processes(load, [None], processes=2)

@@ -10,7 +10,7 @@ import pyarrow
 from detalbert.corpus.read import Shards
 from detalbert.corpus.vocabulary import train_byte_bpe
 from detalbert.corpus.write import write_shards
-from lm.documents import DocumentKind
+from lm.corpus import DocumentKind
 from lm.hparams import parse_documents_config
 from tests.conftest import TINY_PRETRAINING
 from tests.fakes.text import LENGTH, TOKENIZER, contexts

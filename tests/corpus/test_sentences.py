@@ -1,12 +1,14 @@
 """Borders of sentences in seventeen languages, in texts made of known sentences."""
 
 import random
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from detalbert.corpus.sentences import split_sentences
+from detalbert.settings.yaml_files import read_yaml
 
 LANGUAGES = yaml.safe_load(Path(__file__).with_name("sentences.yaml").read_text(encoding="utf-8"))
 SEPARATORS = {"ja": "", "th": "\n", "zh": ""}
@@ -32,6 +34,13 @@ def test_of_twenty_borders_at_most_one_is_missed_and_one_false(language):
         expected = ends_of(sentences)
         assert len(expected - borders) <= 1
         assert len(borders - expected) <= 1
+
+
+def test_abbreviations_of_the_table_are_as_short_as_its_pattern_takes():
+    table = read_yaml(Path("detalbert/corpus/abbreviations.yaml"))
+    for words in table["inside"].values():
+        without_sets = re.sub(r"\[[^]]*\]|#.*", "", words)
+        assert max(map(len, re.findall(r"[^\W\d_]+", without_sets))) <= 6
 
 
 def test_a_title_at_the_beginning_of_a_sentence_ends_none():

@@ -17,7 +17,7 @@ from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.text import is_held_out
 from detalbert.corpus.write import write_shards
 from detalbert.errors import Unavailable, UserError
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from detalbert.sums import seal
 from tests.conftest import ROOT
 from tests.corpus import documents
@@ -173,6 +173,14 @@ def test_what_is_damaged_is_written_again(name, text, tmp_path):
     flip(folder / name, random.Random(0))
     write(text, tmp_path, **SMALL)
     assert sums(folder) == before
+
+
+def test_what_a_killed_one_left_goes_from_complete_shards(text, tmp_path):
+    """Of which nothing is written again."""
+    folder = write(text, tmp_path, **SMALL)
+    (folder / ".detalbert-tmp-index.json-01234abc").mkdir()
+    write(text, tmp_path, **SMALL)
+    assert list(folder.glob(".detalbert*")) == []
 
 
 def test_a_folder_with_other_files_is_refused_and_untouched(text, tmp_path):

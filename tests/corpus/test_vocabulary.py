@@ -3,7 +3,7 @@
 import logging
 
 from detalbert.corpus.vocabulary import END_OF_TEXT, find_tokenizer, train_bpe, train_byte_bpe
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from tests.fakes.text import text_config
 
 SENTENCES = [

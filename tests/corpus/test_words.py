@@ -12,7 +12,7 @@ from detalbert.corpus import words
 from detalbert.corpus.sentences import split_sentences
 from detalbert.corpus.vocabulary import END_OF_TEXT, train_byte_bpe
 from detalbert.corpus.words import WordEncoder
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from tests.conftest import max_examples
 from tests.fakes.questions import TOKENIZERS, read_squad
 from tests.fakes.text import contexts

@@ -13,14 +13,16 @@ from pathlib import Path
 import openpyxl
 import pandas
 import pyarrow as pa
+import pyarrow.fs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from detalbert.addresses import find_files, open_text, zstd
+from detalbert.command import existing_file
 from detalbert.errors import Unavailable, UserError
-from detalbert.records import READERS, read_rows
+from detalbert.reading.records import READERS, read_rows
 from tests.conftest import max_examples
 from tests.fakes import s3
 
@@ -245,7 +247,7 @@ REFUSED = {
     "swells.json.xz": (swelling(lzma.compress), "unpacks to more than 1,000 times"),
     "swells.parquet": (swelling(one_text), "unpacks to more than 1,000 times"),
     "row.jsonl": (b'{"a": 1}\n[1]\n', "line 2 is list, not a mapping"),
-    "odd.json": (b'{"data": [{"a": 1},]}', "line 1 column 20"),
+    "odd.json": (b'{"data": [{"a": 1},]}', "line 1 column "),
     "text.json": (b'{"data": [1, 2]}', "row 1 is int"),
     "number.json": (b"12", "not iterable"),
     "cut.csv.gz": (gzip.compress(b"a,b\n")[:-9], "end-of-stream"),
@@ -269,6 +271,16 @@ def test_what_is_not_as_its_ending_says_is_one_line(name, tmp_path):
         read(tmp_path / name)
     assert str(error.value).startswith(str(tmp_path / name))
     assert problem in str(error.value)
+
+
+def test_all_files_of_another_encoding_are_named_at_once(tmp_path):
+    (tmp_path / "utf8.csv.xz").write_bytes(lzma.compress("a\né\n".encode()))
+    (tmp_path / "cut.csv.xz").write_bytes(b"a")
+    os.mkfifo(tmp_path / "pipe.csv.xz")
+    for number in range(58):
+        (tmp_path / f"{number}.csv.xz").write_bytes(lzma.compress(b"a\n\xe9\n"))
+    with pytest.raises(UserError, match=r"so it is with 58 files there: 0\.csv\.xz, 1\.csv"):
+        read(tmp_path / "7.csv.xz")
 
 
 def test_cells_of_a_sheet_are_as_python_prints_them(tmp_path):
@@ -368,5 +380,5 @@ def test_a_pipe_is_read_once():
     reading_end, writing_end = os.pipe()
     with open(writing_end, "wb") as file:
         file.write(to_csv(ROWS).encode())
-    with open_text(f"/dev/fd/{reading_end}") as text:
+    with open_text(str(existing_file(f"/dev/fd/{reading_end}"))) as text:
         assert text.read() == to_csv(ROWS)
