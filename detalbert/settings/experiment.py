@@ -107,15 +107,6 @@ def single_values(
     return values
 
 
-def trial_seed(config: Config) -> int:
-    """Return the seed of a local run without one: `reproducibility.experiment_seed`, or 42.
-
-    A cluster derives each trial's seed from the same key, with another result: two runs of one file
-    are equal there, and equal here, but not across.
-    """
-    return config.get("reproducibility", {}).get("experiment_seed", 42)
-
-
 @functools.cache
 def load_schema(path: Path = EXPERIMENT) -> Config:
     """Return the schema in a file."""

@@ -126,7 +126,7 @@ class StepHParams(Section):
     )
     # The layers, with torch.compile; default: on a GPU.
     compile: bool | None = changeable(None)
-    # Default: the trial's, see experiment.trial_seed.
+    # Default: the trial's, which is of reproducibility.experiment_seed.
     seed: Whole | None = Field(None, ge=0)
     # Of one slot; auto: its share of the cores that the process may use. On a CPU the thread count
     # changes rounding, so a resumed run keeps it.

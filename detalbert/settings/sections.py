@@ -65,8 +65,11 @@ def parse_section(cls: type[S], name: str, values: object) -> S:
     keys = cls.__pydantic_fields__
     present = {}
     for key, value in values.items():
+        # No shell expands a path behind "key=".
+        if isinstance(value, str) and value.startswith("~/"):
+            value = os.path.expanduser(value)
         if key in keys or value is not None:
-            present[str(key)] = _plain(value)
+            present[str(key)] = as_whole(value)
     try:
         parsed = cls(**present)
     except ValidationError as error:
@@ -78,13 +81,6 @@ def parse_section(cls: type[S], name: str, values: object) -> S:
 def as_whole(value: object) -> object:
     """Return 8.0 as 8, as JSON has it, and any other value as it is."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _plain(value: object) -> object:
-    """Return ~/a as a path, because no shell expands it behind "key=", and 8 for 8.0."""
-    if isinstance(value, str) and value.startswith("~/"):
-        return os.path.expanduser(value)
-    return as_whole(value)
 
 
 def _problems(error: ValidationError, section: str, keys: Config) -> list[UserError]:

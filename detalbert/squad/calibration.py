@@ -1,13 +1,15 @@
-"""Probabilities that can be trusted: a slope and an offset, fitted on a validation (Platt 1999).
+"""Probabilities that can be trusted: a slope and offsets, fitted on a validation (Platt 1999).
 
 The margin of an answer is its log-odds in the softmax over its question's list: log p / (1 - p).
 
-    P(right) = sigmoid(slope * margin + offset)
+    P(right) = sigmoid(slope * margin + offset), and for "no answer" + null_offset
 
-With slope 1 and offset 0 it is p itself. No answer changes, only its probability. What is traded:
-each answer of a list has the probability of being right if it were given, so a list need not sum to
-1. A prior draws slope and offset to 1 and 0 with the weight of about one question, so that a few
-questions give a usable fit.
+With slope 1 and offsets 0 it is p itself. A model that abstains too often, or too rarely, is right
+less often in one kind of answer than in the other, at the same margin. No answer changes, only its
+probability. What is traded: each answer of a list has the probability of being right if it were
+given, so a list need not sum to 1, and "no answer" stands in it by its score. A prior draws the
+slope to 1 and the offsets to 0 with the weight of about one question, so that a few questions give
+a usable fit.
 
 Whether the result deserves the name of a probability is another matter: `is_calibrated` is False
 until the validation shows it.
@@ -24,6 +26,7 @@ from detalbert.squad.metrics import gold_scores
 
 SLOPE = "probability_slope"
 OFFSET = "probability_offset"
+NULL_OFFSET = "probability_null_offset"
 UNCALIBRATED = "uncalibrated"  # 1: the questions do not show that the probabilities hold; else 0
 _BINS = 15  # of the calibration error, equally wide
 _FEWEST = 50  # questions that can show that probabilities hold
@@ -40,7 +43,7 @@ def fit_calibration(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the numbers of a calibration, and the probability of each answer given by question id.
 
-    The numbers are slope and offset, the calibration error with them, and UNCALIBRATED.
+    The numbers are slope and offsets, the calibration error with them, and UNCALIBRATED.
 
     Args:
         examples: with known answers.
@@ -48,16 +51,16 @@ def fit_calibration(
         predictions: the answer given, by question id.
         language: `data.language`, by which an answer is right.
     """
-    softmax = []
+    entries = []
     rightness = []
     for example in examples:
         prediction = predictions[example.id]
-        softmax.append(given(n_best[example.id], prediction)["probability"])
+        entries.append(given(n_best[example.id], prediction))
         rightness.append(gold_scores(prediction, example, language)[0])
     right = np.array(rightness)  # [Q]
-    margins = _margins(np.array(softmax))
-    slope, offset = _fit(margins, right)
-    fitted = _sigmoid(slope * margins + offset)
+    features = _features(entries)
+    numbers = _fit(features, right)
+    fitted = _right(numbers, features)
     error = calibration_error(fitted, right)
 
     # Were the probabilities exact, the share that is right would be off by this much.
@@ -65,9 +68,11 @@ def fit_calibration(
     standard_error = np.sqrt(variance.mean() / len(examples))
     gap = max(error, 3 * standard_error)
     is_shown = len(examples) >= _FEWEST and gap <= _LARGEST_GAP
+    slope, offset, null_offset = numbers.tolist()
     scores = {
         SLOPE: slope,
         OFFSET: offset,
+        NULL_OFFSET: null_offset,
         "calibration_error": error,
         UNCALIBRATED: 0.0 if is_shown else 1.0,
     }
@@ -84,8 +89,8 @@ def calibrated(entries: NBest, scores: Mapping[str, float]) -> list[NBestEntry]:
     """Return a question's list with probabilities by the numbers in `scores`, if any."""
     if SLOPE not in scores:
         return list(entries)
-    softmax = np.array([entry["probability"] for entry in entries])
-    fitted = _sigmoid(scores[SLOPE] * _margins(softmax) + scores.get(OFFSET, 0.0)).tolist()
+    numbers = np.array([scores.get(name, 0.0) for name in (SLOPE, OFFSET, NULL_OFFSET)])
+    fitted = _right(numbers, _features(entries)).tolist()
     return [
         {**entry, "probability": probability}
         for entry, probability in zip(entries, fitted, strict=True)
@@ -109,31 +114,39 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     return float(np.abs(gaps).sum() / len(confidence))
 
 
-def _fit(margins: np.ndarray, right: np.ndarray) -> list[float]:
-    """Return the likeliest slope and offset of Q answers under the prior, by Newton's method."""
-    features = np.stack([margins, np.ones_like(margins)])  # [2, Q]
-    products = features[:, None] * features  # [2, 2, Q]
-    prior = np.array([1, 0])
-    numbers = np.zeros(2)
+def _fit(features: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the likeliest slope and offsets of Q answers under the prior, by Newton's method.
+
+    Args:
+        features: as of `_features`.
+        right: 0 or 1 for each answer, [Q].
+    """
+    products = features[:, None] * features  # [3, 3, Q]
+    prior = np.array([1.0, 0.0, 0.0])
+    numbers = np.zeros(3)
     for _ in range(30):
-        slope, offset = numbers
-        confidence = _sigmoid(slope * margins + offset)  # [Q]
+        confidence = _right(numbers, features)  # [Q]
         surplus = confidence - right
         variance = confidence * (1 - confidence)
-        # Sums over Q are plain, so their bits depend on no number of threads.
-        gradient = (features * surplus).sum(axis=1)  # [2]
+        gradient = (features * surplus).sum(axis=1)  # [3]
         gradient += numbers - prior
-        curvature = (products * variance).sum(axis=2)  # [2, 2]
-        curvature += np.eye(2)
+        curvature = (products * variance).sum(axis=2)  # [3, 3]
+        curvature += np.eye(3)
         numbers -= np.linalg.solve(curvature, gradient)
-    return numbers.tolist()
+    return numbers
 
 
-def _margins(softmax: np.ndarray) -> np.ndarray:
-    """Return the log-odds of probabilities."""
+def _features(entries: NBest) -> np.ndarray:
+    """Return of each answer its margin, 1, and whether it is "no answer", float64 [3, Q]."""
+    softmax = np.array([entry["probability"] for entry in entries])
     probability = np.clip(softmax, _CERTAIN, 1 - _CERTAIN)
-    return np.log(probability / (1 - probability))
+    margins = np.log(probability / (1 - probability))
+    is_null = [not entry["text"] for entry in entries]
+    return np.stack([margins, np.ones_like(margins), is_null])
 
 
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0, -logits))  # without overflow
+def _right(numbers: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Return the probability that each answer is right, [Q]."""
+    # Sums are plain here and below, so their bits depend on no number of threads.
+    logits = (numbers[:, None] * features).sum(axis=0)
+    return np.exp(-np.logaddexp(0, -logits))  # the sigmoid, without overflow

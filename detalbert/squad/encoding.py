@@ -1,4 +1,5 @@
-"""Texts as token ids in flat arrays, and the special tokens that a tokenizer puts around a pair.
+"""Fast tokenizers by name; texts as token ids in flat arrays, and the special tokens that a
+tokenizer puts around a pair.
 
 Only numbers are kept of the encodings: as objects, those of all texts of SQuAD would take
 gigabytes. So texts are encoded a chunk at a time.
@@ -9,12 +10,14 @@ import hashlib
 import re
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from detalbert import hub
 from detalbert.errors import UserError, as_user_error, first_line
 
 _CHUNK = 2000  # texts at a time
@@ -26,12 +29,8 @@ class Tokens(NamedTuple):
     ids: np.ndarray  # int32 [N]
     ptr: np.ndarray  # int64 [n + 1], text i is ids[ptr[i]:ptr[i + 1]]
     offsets: np.ndarray  # int32 [N, 2], characters of the text, half open; [0, 2] if not requested
+    lengths: np.ndarray  # int64 [n], tokens of each text
     cut: int  # texts that had more tokens
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each text, int64 [n]."""
-        return np.diff(self.ptr)
 
 
 class PairLayout(NamedTuple):
@@ -42,6 +41,43 @@ class PairLayout(NamedTuple):
     special_ids: np.ndarray  # int32, all special tokens
     lengths: np.ndarray  # int64 [R], tokens of each part; 0 of the question and the context
     types: np.ndarray  # int64 [R], token type of each part
+
+
+def named_tokenizer(
+    name: str, *needed: str, kind: str = "", key: str = "data.tokenizer"
+) -> PreTrainedTokenizerBase:
+    """Return the fast tokenizer of a folder, a checkpoint of this package, or a hub name, without
+    truncation and padding.
+
+    Args:
+        name: the folder, checkpoint or hub name.
+        needed: special tokens that it must have, such as "mask_token".
+        kind: of models that have these, for messages.
+        key: of the config that holds the name, for messages.
+
+    Raises:
+        UserError: it does not load, is not fast or lacks a token.
+        Unavailable: the network fails.
+    """
+    from transformers import AutoTokenizer  # imports torch, which what writes shards does without
+
+    hub.check_model_folder(Path(hub.find_local(name)))
+    with hub.hub_errors(f"{name!r} does not load as a tokenizer", key=key):
+        tokenizer = hub.load_named(AutoTokenizer.from_pretrained, name, trust_remote_code=False)
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"{name!r} has no fast tokenizer",
+            key=key,
+            cure="give a tokenizer.json",
+        )
+    # Those of sentence encoders cut and pad each text. Windows have rules of their own, and the sum
+    # of a tokenizer must not depend on whether it has encoded something.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    for token in needed:
+        if getattr(tokenizer, token) is None:
+            raise UserError(f"{name!r} has no {token}", key=key, cure=f"give that of {kind}")
+    return tokenizer
 
 
 def tokenizer_sum(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -97,6 +133,7 @@ def encode(
         ids=np.concatenate(ids),
         ptr=np.append(0, np.cumsum(cut_lengths)),
         offsets=np.concatenate(offsets),
+        lengths=cut_lengths,
         cut=int((cut_lengths < uncut_lengths).sum()),
     )
 

@@ -1,7 +1,7 @@
 """Questions of a source (sources.py), checked one at a time.
 
 A row is a mapping with `question` and `context` and, if there are such, `id`, `title` and answers
-(labels.py), or an article or a paragraph of SQuAD's shape. A fault of one question does not hide
+(columns.py), or an article or a paragraph of SQuAD's shape. A fault of one question does not hide
 the next: one error names the first ten, so that a sheet is corrected once.
 """
 
@@ -12,10 +12,17 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from detalbert.errors import UserError
-from detalbert.records import Row
-from detalbert.squad.columns import Columns
+from detalbert.reading.records import Row
+from detalbert.squad.columns import (
+    BAD_LABEL,
+    Columns,
+    Fault,
+    Label,
+    is_empty,
+    read_flag,
+    read_labels,
+)
 from detalbert.squad.example import Example
-from detalbert.squad.labels import BAD_LABEL, Fault, Label, is_empty, read_flag, read_labels
 from detalbert.squad.places import find_place
 from detalbert.squad.sources import Reading, Source
 

@@ -11,9 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from detalbert import addresses, hub, records
+from detalbert import addresses, hub
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.files import cached_folder
+from detalbert.reading import records
 from detalbert.settings.hparams import DataConfig
 
 OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
@@ -51,6 +52,7 @@ class Source:
     files: list[str]  # in order; none of a data set of the hub
     fingerprint: str  # changes when the questions may have changed
     reading: Reading
+    limit: int | None = None  # questions that are taken, from the first on; None: all
 
     @property
     def is_table(self) -> bool:
@@ -109,7 +111,8 @@ def open_split(config: DataConfig, split: str) -> Source:
         no_answer=tuple(config.no_answer or ()),
         fraction=config.validation_fraction,
     )
-    return open_source(name, split, Path(config.cache_dir), reading)
+    limit = config.max_train_examples if split == "train" else config.max_validation_examples
+    return replace(open_source(name, split, Path(config.cache_dir), reading), limit=limit)
 
 
 @lru_cache(maxsize=2)

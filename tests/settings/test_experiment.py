@@ -37,8 +37,6 @@ def test_a_config_is_read_as_a_master_reads_it(tmp_path):
         '"hyperparameters": {}, "labels": ["a", null], '
         '"searcher": {"metric": "f1", "smaller_is_better": true}}'
     )
-    assert experiment.trial_seed(config) == 42
-    assert experiment.trial_seed({"reproducibility": {"experiment_seed": 7}}) == 7
 
 
 def test_constants_are_values_and_ranges_of_a_search_are_named():

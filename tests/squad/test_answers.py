@@ -92,9 +92,11 @@ def test_answers_are_those_of_the_plain_loops(case, threshold, random):
     assert list(answers.predictions) == [example.id for example in examples]
     assert list(n_best) == [example.id for example in examples]
     pools = plain_pools(examples, windows, logits, k, longest)
+    contexts = {example.id: example.context for example in examples}
     for question, pool in pools.items():
         assert_plain_answer(question, pool, answers, threshold)
         assert_plain_list(n_best[question], pool, k)
+        assert_places(n_best[question], pool, contexts[question])
         prediction = answers.predictions[question]
         if prediction:
             assert prediction in [entry["text"] for entry in n_best[question]]
@@ -123,6 +125,13 @@ def assert_plain_list(entries, pool, k):
     probabilities = [entry["probability"] for entry in entries]
     softmax = np.exp(scores) / np.exp(scores).sum()
     assert probabilities == pytest.approx(softmax, rel=1e-5)
+
+
+def assert_places(entries, pool, context):
+    """The text of each entry stands at its place; the placeholder's and "no answer" is empty."""
+    for entry in entries:
+        text = context[entry["start"] : entry["end"]]
+        assert text == (entry["text"] if pool.spans else "")
 
 
 def test_no_windows_at_all():

@@ -29,16 +29,34 @@ def made_up(count, slope, offset=0.0, seed=1):
     return examples, n_best, predictions
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=80))
+@given(st.lists(st.tuples(st.floats(0, 1), *[st.booleans()] * 2), min_size=1, max_size=80))
 def test_any_answers_have_a_fit(answers):
     """Newton's method ends where the loss is flat, however extreme the probabilities."""
-    softmax = np.array([probability for probability, _ in answers])
-    right = np.array([is_right for _, is_right in answers])
-    margins = calibration._margins(softmax)
-    slope, offset = calibration._fit(margins, right)
-    surplus = 1 / (1 + np.exp(-slope * margins - offset)) - right
-    assert (surplus * margins).sum() + slope - 1 == pytest.approx(0, abs=1e-5)
-    assert surplus.sum() + offset == pytest.approx(0, abs=1e-5)
+    entries = [{"text": text * "ash", "probability": share} for share, text, _ in answers]
+    right = np.array([is_right for *_, is_right in answers])
+    features = calibration._features(entries)
+    numbers = calibration._fit(features, right)
+    surplus = 1 / (1 + np.exp(-numbers @ features)) - right
+    assert features @ surplus + numbers == pytest.approx([1, 0, 0], abs=1e-5)
+
+
+def test_abstaining_too_often_has_its_own_offset():
+    """At one margin, answers are right nine times in ten, and "no answer" three times."""
+    examples, n_best, predictions = [], {}, {}
+    for number in range(400):
+        is_null, is_right = number % 2 == 0, number % 20 < (6 if number % 2 == 0 else 18)
+        gold = "ash" if is_right != is_null else ""
+        name = str(number)
+        examples.append(
+            Example(name, "", context="", question="", answers=((gold, 0),) * bool(gold))
+        )
+        n_best[name] = [{"text": "ash", "probability": 0.5}, {"text": "", "probability": 0.5}]
+        predictions[name] = "" if is_null else "ash"
+    scores, fitted = calibration.fit_calibration(examples, n_best, predictions)
+    assert fitted["0"] == pytest.approx(0.3, abs=0.03)
+    assert fitted["1"] == pytest.approx(0.9, abs=0.03)
+    entries = calibration.calibrated(n_best["0"], scores)
+    assert [entry["probability"] for entry in entries] == [fitted["1"], fitted["0"]]
 
 
 @pytest.mark.parametrize("count", [20, 49, 80, 160])
@@ -81,7 +99,8 @@ def test_bins_by_hand():
 
 
 def test_a_run_has_its_own_numbers_and_raw_goes_without(local_run, model):
-    assert {calibration.SLOPE, calibration.OFFSET} <= model.scores.keys()
+    numbers = {calibration.SLOPE, calibration.OFFSET, calibration.NULL_OFFSET}
+    assert numbers <= model.scores.keys()
     questions = list(read_questions(local_run.questions))[:40]
     answers = next(answering.answer(model, questions, 0.0))
     raw = next(answering.answer(model._replace(scores={}), questions, 0.0))

@@ -7,8 +7,7 @@ import pytest
 import yaml
 from tokenizers import Tokenizer
 
-from detalbert.squad.encoding import tokenizer_sum
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer, tokenizer_sum
 from tests.conftest import ROOT, TINY, configured
 from tests.fakes.runs import cut_and_go_on, run
 

@@ -52,6 +52,30 @@ def test_a_folder_has_its_splits_by_names(names, expected, tmp_path):
         assert count in str(error.value)
 
 
+@pytest.mark.parametrize(("fraction", "held_out"), [(0.1, 1), (0.4, 2), (0.99, 3)])
+def test_a_fraction_of_a_hub_sets_contexts_is_held_out(fraction, held_out, monkeypatch):
+    """Of four contexts, with both of their questions, of the training questions; at least one."""
+    rows = []
+    for number in range(8):
+        context = f"{ASKED['context']} {number // 2}"
+        rows.append({**ASKED, "context": context, "id": number, "answer": "tar"})
+    splits = []
+
+    def load_rows(name, split, key):
+        splits.append(split)
+        return rows
+
+    sources._hub_rows.cache_clear()
+    monkeypatch.setattr("detalbert.hub.load_rows", load_rows)
+    ids = {}
+    for split, contexts in {"validation": held_out, "train": 4 - held_out}.items():
+        examples = read("someone/questions", split, fraction=fraction)
+        assert len({example.context for example in examples}) == contexts
+        ids[split] = [example.id for example in examples]
+    assert sorted(ids["validation"] + ids["train"]) == list("01234567")
+    assert set(splits) == {"train"}
+
+
 @pytest.mark.parametrize("name", ["no.xlsx", "./no", "no/*.csv", ""])
 def test_a_path_of_nothing_is_no_name_of_the_hub(name):
     with pytest.raises(UserError, match=f"^data.train: {name.split('*')[0]}"):
