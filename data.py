@@ -25,11 +25,10 @@ from detalbert.files import cached_folder
 from detalbert.progress import waiting
 from detalbert.settings.hparams import DataConfig, HParams, parse_data_config
 from detalbert.settings.values import Config
-from detalbert.squad.encoding import tokenizer_sum
+from detalbert.squad.encoding import named_tokenizer, tokenizer_sum
 from detalbert.squad.example import Example
 from detalbert.squad.questions import LeftOut, read_examples
 from detalbert.squad.sources import Source, open_split
-from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Windows, build_windows
 from detalbert.sums import json_sum, load_json
 from detalbert.training.workload import DataSummary
@@ -67,18 +66,11 @@ class Split:
         return read_questions(self.config, self.source, notes=Counter())
 
 
-def max_examples(config: DataConfig, source: Source) -> int | None:
-    """Return the limit of questions of a split; None: all."""
-    if source.split == "train":
-        return config.max_train_examples
-    return config.max_validation_examples
-
-
 def read_questions(config: DataConfig, source: Source, notes: Counter[str]) -> list[Example]:
     """Return the questions of a source, up to its limit; `notes` counts what is to be known."""
     left_out: list[LeftOut] | None = [] if config.skip_invalid else None
     questions = read_examples(source, left_out=left_out, counts=notes)
-    examples = list(itertools.islice(questions, max_examples(config, source)))
+    examples = list(itertools.islice(questions, source.limit))
     notes.update(f"left out: {question.kind}" for question in left_out or ())
     return examples
 
@@ -122,7 +114,7 @@ def load_split(
             hparams.doc_stride,
             longest,
             config.skip_invalid,
-            max_examples(config, source),
+            source.limit,
         ]
     )
     what = f"the questions of {source.name} ({source.split})"

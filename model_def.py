@@ -7,6 +7,7 @@ seconds, and the result is the same on any number of ranks.
 """
 
 import math
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,9 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
         return loss
 
     def validated(self) -> tuple[Answers | None, dict[str, float]]:
-        return self.reducer.latest, self.reducer.metrics
+        # After a step they are of other weights.
+        answers = self.reducer.latest if self.history.is_validated else None
+        return answers, self.reducer.metrics
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         windows = self.data.train.windows
@@ -99,12 +102,7 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
 
         return LazyLoader(load)
 
-    def add_gradients(self, batch: list[SquadRow]) -> None:
-        # The weights move on from what was validated.
-        self.reducer.latest = None
-        super().add_gradients(batch)
-
-    def row_loss(self, row: SquadRow, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def row_loss(self, row: SquadRow) -> tuple[torch.Tensor, torch.Tensor]:
         start_logits, end_logits = self.forward(row)  # [T] each
         losses = row_losses(row, start_logits, end_logits)  # [windows of the row]
         return losses.sum() / self.rank_windows, losses
@@ -143,16 +141,16 @@ class SquadTrial(PackedTrial[HParams, SquadRow]):
 RankResult = tuple[list[Candidates], list[np.ndarray]]
 
 
+@dataclass(eq=False)
 class AnswerReducer(pytorch.MetricReducer):
     """Reducer of all ranks' span candidates to answers, exact match and F1, on rank 0."""
 
-    def __init__(self, hparams: HParams, split: Split, rank: int) -> None:
-        self.hparams = hparams
-        self.split = split
-        self.rank = rank
-        # Of the weights as they are, on rank 0, and the metrics of these answers.
-        self.latest: Answers | None = None
-        self.metrics: dict[str, float] = {}
+    hparams: HParams
+    split: Split
+    rank: int
+    # Of the last validation, on rank 0, and the metrics of these answers.
+    latest: Answers | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
 
     def reset(self) -> None:
         self.spans: list[Candidates] = []

@@ -103,9 +103,9 @@ def check_sources(config: Mapping[str, object]) -> None:
     """
     # These take a while, and need packages that a task's hook may have to install.
     from detalbert.addresses import check_there, ending_of
-    from detalbert.records import READERS
+    from detalbert.reading.records import READERS
     from detalbert.squad.sources import OFFICIAL_SHA256
-    from detalbert.training.first_look import check_questions
+    from detalbert.training.questions import check_questions
 
     data = _section(config, "data")
     for key in SOURCE_KEYS:

@@ -50,13 +50,6 @@ class CpuDropout(nn.Dropout):
             return drop(x, self.p)
         return super().forward(x)
 
-    @staticmethod
-    def convert(model: nn.Module) -> None:
-        """Convert every nn.Dropout of a model to this class, in place."""
-        for module in model.modules():
-            if type(module) is nn.Dropout:
-                module.__class__ = CpuDropout
-
 
 def _gate(x: Tensor) -> Tensor:
     """Return sigmoid(1.5958 (x + 0.044715 x^3)), the GELU's factor of `x`."""

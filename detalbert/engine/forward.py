@@ -8,8 +8,6 @@ batch would run the whole model on padding.
 
 import contextlib
 import logging
-from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -76,18 +74,9 @@ class Forward:
         if compiled:
             self.layers = layers
             self.multiple = ROW_MULTIPLE
-        self._use_fast_functions(compiled)
+        use_fast_functions(model, by_torch=compiled or device.type != "cpu")
         for layer in self.layers:
             layer.compile(dynamic=True)
-
-    def _use_fast_functions(self, compiled: bool) -> None:
-        """Replace what is slow of transformers, or of torch on a CPU, by the same functions."""
-        if self.device.type == "cpu" and not compiled:
-            use_fused_gelu(self.model, CpuGelu)
-            CpuDropout.convert(self.model)
-            keep_freed_memory()
-        else:
-            use_fused_gelu(self.model, partial(nn.GELU, approximate="tanh"))
 
     def refresh(self) -> None:
         """Copy weights that have changed; call before the first row of a step or a validation."""
@@ -209,12 +198,18 @@ def encoder_layers(model: nn.Module) -> list[nn.Module]:
     return layers
 
 
-def use_fused_gelu(model: nn.Module, fused: Callable[[], nn.Module]) -> None:
-    """Replace tanh GELUs of transformers, eight kernels each, by what `fused` returns."""
+def use_fast_functions(model: nn.Module, by_torch: bool) -> None:
+    """Replace transformers' GELUs with tanh, eight kernels each, by torch's; unless `by_torch`, by
+    those of cpu.py, and each dropout, too.
+    """
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, (GELUTanh, NewGELUActivation)):
-                setattr(module, name, fused())
+                setattr(module, name, nn.GELU(approximate="tanh") if by_torch else CpuGelu())
+            elif type(child) is nn.Dropout and not by_torch:
+                child.__class__ = CpuDropout
+    if not by_torch:
+        keep_freed_memory()
 
 
 def pad_row(row: AnyRow, multiple: int) -> AnyRow:
@@ -262,14 +257,14 @@ def row_losses(row: SpanRow, start_logits: Tensor, end_logits: Tensor) -> Tensor
     Equal to transformers' span loss of each window alone, without padding; 0 if the positions are
     -100. Logits are [T], any float type. Does not block on the device.
     """
-
-    def loss(logits: Tensor, target: Tensor) -> Tensor:
+    losses = []  # [n] each
+    for logits, target in (
+        (start_logits, row["start_positions"]),
+        (end_logits, row["end_positions"]),
+    ):
         # In float32: a sum over hundreds of tokens in half precision would lose the last digits.
         grid = window_grid(
             logits.float(), cu_seqlens=row["cu_seqlens"], max_length=row["max_length"]
         )
-        return F.cross_entropy(grid, target, reduction="none")
-
-    start_losses = loss(start_logits, row["start_positions"])
-    end_losses = loss(end_logits, row["end_positions"])
-    return (start_losses + end_losses) / 2
+        losses.append(F.cross_entropy(grid, target, reduction="none"))
+    return (losses[0] + losses[1]) / 2

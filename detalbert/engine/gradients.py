@@ -1,22 +1,47 @@
-"""One buffer for all gradients of a model: zeroed, all-reduced and clipped as one tensor.
+"""Gradients of a step: one buffer for all of a model, which is zeroed, all-reduced and clipped as
+one tensor; and a count of those that are not finite.
 
-The price is that no `.grad` may be replaced.
+The price of the buffer is that no `.grad` may be replaced.
 
 DistributedDataParallel's buckets gain nothing, for ALBERT's gradients are ready only when backward
 is over, and their layout changes after the first step, so that a sum over three or more ranks is
 rounded in another order after a restart.
+
+A gradient that is not finite is zeroed on the device: the step is one of momentum alone. To look at
+each step for it would block; so ten in a row end the run at the next report, some steps late.
 """
 
 import math
 from collections.abc import Iterable
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from determined import pytorch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from detalbert.errors import Diverged
+
 _ALIGNMENT = 32  # elements: 128 bytes, so that vector loads stay aligned in every view
 _CHUNK = 2048  # squares that a CPU adds up in fp32: an error of at most 8e-6 of their root
+LIMIT = 10  # steps in a row
+CURE = (
+    "lower hyperparameters.base_learning_rate or raise warmup_fraction, and start over; "
+    "the last checkpoint is kept"
+)
+
+
+class Gradients(Protocol):
+    """Gradients of all trainable parameters: replicated (FlatGradients) or sharded (lm/)."""
+
+    def zero(self) -> None:
+        """Set every gradient to zero."""
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale to a norm of at most `max_norm` (0: no limit), or to zero if the norm is not
+        finite; return the norm before, fp32, the same on every rank. Does not block.
+        """
 
 
 class FlatGradients:
@@ -61,14 +86,35 @@ class FlatGradients:
         norm = euclidean_norm(self.flat)
         if max_norm:
             self.flat.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
-        zero_unless([self.flat], norm.isfinite())
+        self.flat.masked_fill_(~norm.isfinite(), 0.0)
         return norm
 
 
-def zero_unless(tensors: Iterable[Tensor], finite: Tensor) -> None:
-    """Set tensors to zero, also NaN, unless the bool `finite` on their device is true; in place."""
-    for tensor in tensors:
-        tensor.masked_fill_(~finite, 0.0)
+class FiniteSteps(pytorch.PyTorchCallback):
+    """Counts steps in a row without a finite gradient, on the device; a report reads the count."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.streak = torch.zeros((), dtype=torch.int32, device=device)  # steps, up to this one
+        self.longest = torch.zeros_like(self.streak)
+        self.step = 0
+
+    def update(self, norm: Tensor, step: int) -> None:
+        """Count step number `step`, given the norm of its gradient over all ranks."""
+        self.step = step
+        self.streak.add_(1).mul_(~norm.isfinite())
+        torch.maximum(self.longest, self.streak, out=self.longest)
+
+    def resume(self, streak: int) -> None:
+        """Resume after `streak` steps in a row that were not finite."""
+        self.streak.fill_(streak)
+        self.longest.fill_(streak)
+
+    def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: Any) -> None:
+        """Raise Diverged after LIMIT steps in a row without a finite gradient."""
+        if int(self.longest) >= LIMIT:
+            raise Diverged(
+                f"no finite gradient in {LIMIT} steps in a row", key=f"step {self.step}", cure=CURE
+            )
 
 
 def euclidean_norm(values: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ frequency. A model that begins with a low loss, as one that goes on, is let alon
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -50,17 +51,13 @@ class Validated(NamedTuple):
         return {"steps": self.step, **self.metrics}
 
 
+@dataclass(eq=False)
 class History(pytorch.PyTorchCallback):
-    """Steps, reports and validations of a run, over all its starts, the same on every rank.
+    """Steps, reports and validations of a run, over all its starts, the same on every rank."""
 
-    Args:
-        done: optimizer steps before this start.
-    """
-
-    def __init__(self, done: int) -> None:
-        self.step = done  # optimizer steps; the trial counts each
-        self.reports: list[TrainingLoss] = []
-        self.validations: list[Validated] = []  # oldest first
+    step: int  # optimizer steps, of which the trial counts each; at first those before this start
+    reports: list[TrainingLoss] = field(default_factory=list)
+    validations: list[Validated] = field(default_factory=list)  # oldest first
 
     @property
     def is_validated(self) -> bool:
@@ -109,6 +106,7 @@ def best_first(validations: Iterable[Validation], searcher: Searcher) -> list[Va
     return sorted(comparable, key=score, reverse=True)
 
 
+@dataclass(eq=False)
 class EarlyStopping(pytorch.PyTorchCallback):
     """Ends a run after `patience` validations without a better one.
 
@@ -119,13 +117,10 @@ class EarlyStopping(pytorch.PyTorchCallback):
         chief: whether this is rank 0, which alone logs.
     """
 
-    def __init__(
-        self, history: History, searcher: Searcher, patience: int | None, chief: bool
-    ) -> None:
-        self.history = history
-        self.searcher = searcher
-        self.patience = patience
-        self.chief = chief
+    history: History
+    searcher: Searcher
+    patience: int | None
+    chief: bool
 
     @property
     def since(self) -> int:
@@ -153,8 +148,7 @@ class EarlyStopping(pytorch.PyTorchCallback):
                 counted(self.since, "validation"),
             )
 
-    def on_training_start(self) -> None:
-        self.log_end()
+    on_training_start = log_end  # a start of a complete run says so again
 
 
 class LossWatch(pytorch.PyTorchCallback):

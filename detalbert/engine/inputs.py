@@ -97,12 +97,7 @@ def padded_inputs(model: PreTrainedModel, row: Row) -> tuple[dict[str, Tensor], 
     int64 [n, L] each, and the bounds, which know the cell of each token.
     """
     accepted = inspect.signature(model.forward).parameters
-    bounds = RowBounds(
-        row["cu_seqlens"],
-        tokens=len(row["input_ids"]),
-        max_length=row["max_length"],
-        padded=True,
-    )
+    bounds = RowBounds(row["cu_seqlens"], len(row["input_ids"]), row["max_length"])
     filler = model.config.get_text_config().pad_token_id or 0
     # Some of these models take no mask or no segments.
     inputs = {"input_ids": bounds.grid(row["input_ids"], fill=filler)}  # [n, L]

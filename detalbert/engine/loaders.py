@@ -10,6 +10,7 @@ import functools
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,14 @@ class PickledRows:
         return [convert_row(row, kind=Tensor, change=Tensor.pin_memory) for row in self.rows()]
 
 
+@dataclass(eq=False)
 class _SendingErrors(Dataset):
     """A data set whose item is the UserError that making it raised.
 
     A worker process sends it as it is; torch would send its class and its traceback as text.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
+    dataset: Dataset
 
     def __getitem__(self, index: object) -> object:
         try:
@@ -88,19 +89,15 @@ class RowLoader(DataLoader):
         )
 
     def __iter__(self) -> Any:  # an Iterator[list[Row]]; torch's annotation is its own class
-        batches = super().__iter__()  # here, so that its processes start before the first batch
+        """Yield the rows of each batch; raise the error of a worker."""
+        batches = super().__iter__()
         if self.num_workers:
             _watch_workers()
-        return _unpacked(batches)
-
-
-def _unpacked(batches: Iterable[list[Row] | PickledRows | UserError]) -> Iterator[list[Row]]:
-    """Yield the rows of each batch; raise the error of a worker."""
-    with _worker_errors():
-        for batch in batches:
-            if isinstance(batch, UserError):
-                raise batch
-            yield batch.rows() if isinstance(batch, PickledRows) else batch
+        with _worker_errors():
+            for batch in batches:
+                if isinstance(batch, UserError):
+                    raise batch
+                yield batch.rows() if isinstance(batch, PickledRows) else batch
 
 
 class LazyLoader(DataLoader):
@@ -151,13 +148,13 @@ def _worker_errors() -> Iterator[None]:
         ) from None
 
 
+@dataclass(eq=False)
 class PackedRows(Dataset):
     """Data set indexed by arrays of windows (`pack_rows`), with lists of packed rows as items."""
 
-    def __init__(self, windows: PackableWindows, max_tokens: int, padded: bool = False) -> None:
-        self.windows = windows
-        self.max_tokens = max_tokens
-        self.padded = padded
+    windows: PackableWindows
+    max_tokens: int
+    padded: bool = False
 
     def __getitem__(self, share: np.ndarray) -> list[Any]:
         return pack_rows(self.windows, share, max_tokens=self.max_tokens, padded=self.padded)

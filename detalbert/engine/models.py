@@ -37,15 +37,10 @@ from detalbert.settings.hparams import HParams, StepHParams
 
 log = logging.getLogger(__name__)
 # One of these is in every folder with a tokenizer.
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "spm.model",
-    "sentencepiece.bpe.model",
-)
+TOKENIZER_FILES = """
+    tokenizer.json tokenizer_config.json vocab.txt vocab.json
+    spiece.model spm.model sentencepiece.bpe.model
+""".split()
 # Keys that a family's code reads though its config class does not list them: DeBERTa-v3's, and
 # those of ModernBERT's older configs.
 _UNLISTED = {
@@ -98,14 +93,14 @@ def span_config(hparams: HParams, tokenizer: PreTrainedTokenizerBase) -> Pretrai
 
 
 def load_encoder(
-    model_class: ModelClass, name: str, attention: str | None
+    model_class: ModelClass, name: str, attention: str | None, num_labels: int | None = None
 ) -> tuple[PreTrainedModel, set[str]]:
     """Load an encoder with its weights, and a head of `model_class`, which they may lack. Return
     the model, and the names of parameters without weights. Raises UserError if the encoder's
     weights are not complete; the rest is as of `load_weights`.
     """
     with as_user_error(partial(model_error, name)):
-        model, missing = load_weights(model_class, name, attention=attention)
+        model, missing = load_weights(model_class, name, attention, num_labels)
     encoder = f"{model.base_model_prefix}."
     lacking = {parameter for parameter in missing if parameter.startswith(encoder)}
     if lacking:
@@ -129,7 +124,11 @@ def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBas
 
 
 def load_weights(
-    model_class: ModelClass, name: str, attention: str | None = PACKED, **options: object
+    model_class: ModelClass,
+    name: str,
+    attention: str | None = PACKED,
+    num_labels: int | None = None,
+    **options: object,
 ) -> tuple[PreTrainedModel, set[str]]:
     """Load a folder, a hub name or a checkpoint of this package, whatever its head was.
 
@@ -137,6 +136,7 @@ def load_weights(
         model_class: has transformers' `from_pretrained` and `from_config`.
         name: of the folder, hub model or checkpoint.
         attention: of AttentionInterface; None: the library's choice.
+        num_labels: outputs of the head; None: as many as its config says.
         options: for `from_pretrained`.
 
     Returns:
@@ -148,6 +148,8 @@ def load_weights(
     """
     with waiting(f"loading the weights of {name}"):
         config = hub.load_named(read_config, name)
+        if num_labels is not None:
+            config.num_labels = num_labels
         if is_checkpoint(name):
             model = random_model(model_class, config, attention=attention, name=name)
             missing = _load_checkpoint(model, Path(name))

@@ -9,6 +9,7 @@ Epochs continue without a gap: with 132,198 windows at 48 per step, step 2,754 h
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -197,13 +198,13 @@ def spread(lengths: np.ndarray, bins: int, room: int) -> list[np.ndarray]:
     return [np.array(sorted(positions), dtype=np.int64) for positions in bins_positions]
 
 
+@dataclass(eq=False)
 class Steps(Sampler):
     """Endless windows of one rank from `first_step` on; its length is the steps of one epoch."""
 
-    def __init__(self, order: Order, slot: int, first_step: int) -> None:
-        self.order = order
-        self.slot = slot
-        self.first_step = first_step
+    order: Order
+    slot: int
+    first_step: int
 
     def __len__(self) -> int:
         return max(1, len(self.order) // self.order.global_batch_size)

@@ -35,6 +35,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
 
     def prepare_gradients(self) -> int:
         hparams = self.hparams
+        self.rank_windows = hparams.global_batch_size // self.slots  # of a step
         self.forward = Forward(
             self.model,
             precision=hparams.precision,
@@ -55,11 +56,6 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
         self.forward.compile_layers(max_tokens, longest)
         return max_tokens
 
-    @property
-    def rank_windows(self) -> int:
-        """Windows of this rank in a step."""
-        return self.hparams.global_batch_size // self.slots
-
     def numeric_settings(self) -> dict[str, object]:
         return {
             "max_tokens_per_forward": self.max_tokens,
@@ -76,13 +72,7 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
             return None
         return flops_of_row(config, row)
 
-    def loss_weights(self, batch: list[AnyRow]) -> Tensor:
-        """Return what `row_loss` has to know of all of this rank's rows of a step, always of one
-        shape, on the device; by default nothing, [0].
-        """
-        return torch.empty(0, device=self.context.device)
-
-    def row_loss(self, row: AnyRow, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def row_loss(self, row: AnyRow) -> tuple[Tensor, Tensor]:
         """Return the share of a row (on the device) in the rank's loss, a scalar, and the losses of
         its windows for the meter, [n]. The step's loss is the mean over ranks.
         """
@@ -91,9 +81,8 @@ class PackedTrial(StepTrial[AnyHParams, AnyRow]):
     def add_gradients(self, batch: list[AnyRow]) -> None:
         # The last step changed the weights; half-precision copies follow.
         self.forward.refresh()
-        weights = self.loss_weights(batch)
         for row in batch:
-            loss, losses = self.row_loss(to_device(row, self.context.device), weights)
+            loss, losses = self.row_loss(to_device(row, self.context.device))
             self.backward(loss)
             self.meter.update(row, losses.detach())
         self.gradients.average()

@@ -39,9 +39,7 @@ def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     if not dy.is_cuda:
         # On a CPU torch has no product of half-precision matrices with a float32 result.
         return dy.t().float() @ x.float()
-    if hasattr(torch.ops.aten.mm, "dtype"):  # torch 2.8
-        return torch.mm(dy.t(), x, out_dtype=torch.float32)
-    return (dy.t() @ x).float()
+    return torch.mm(dy.t(), x, out_dtype=torch.float32)
 
 
 class StepLinear(nn.Linear):

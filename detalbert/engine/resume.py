@@ -54,7 +54,9 @@ class ResumeCallback(pytorch.PyTorchCallback):
         self.threads = set_threads(hparams.threads, context.distributed)
         self.threads_reason = f"hyperparameters.threads: {hparams.threads}"
         self.machine = _describe_machine(context)
-        self.saved_settings: dict[str, object] = {}  # of a restart: that of the run's first start
+        # Of a restart: settings of the run's first start, and the optimizer's of this config.
+        self.saved_settings: dict[str, object] = {}
+        self.configured_groups: list[dict[str, Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -73,14 +75,6 @@ class ResumeCallback(pytorch.PyTorchCallback):
         if self.on_cpu:
             settings["threads"] = self.threads
         return settings
-
-    def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
-        """Note the first step, and the optimizer's settings before a checkpoint replaces them."""
-        self.first_step = first_batch_idx
-        self.configured_groups = []
-        for group in self.trial.optimizer.param_groups:
-            settings = {name: value for name, value in group.items() if name != "params"}
-            self.configured_groups.append(settings)
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
         """Restore from the trial's own checkpoint, before Determined loads it. Of another trial's,
@@ -111,6 +105,9 @@ class ResumeCallback(pytorch.PyTorchCallback):
         self.trial.finite.resume(saved["not_finite"])
         names = self._numeric_settings()
         self.saved_settings = {name: saved[name] for name in names if name in saved}
+        for group in self.trial.optimizer.param_groups:
+            settings = {name: value for name, value in group.items() if name != "params"}
+            self.configured_groups.append(settings)
 
         # How a forward is cut and compiled makes its rounding, too.
         if self.hparams.max_tokens_per_forward == "auto":
@@ -122,12 +119,24 @@ class ResumeCallback(pytorch.PyTorchCallback):
             self.trial.run_uncompiled(saved["row_multiple"])
 
     def on_training_start(self) -> None:
-        """Apply the config's rate, decay and betas; log threads, and what has changed."""
-        self._apply_configured_groups()
-        self._log_threads()
-        self._log_changed_settings()
+        """Log the number of threads at the first start, or if they are more than the cores. After a
+        restart apply the config's rate, decay and betas, and log what has changed.
+        """
+        first_step = self.trial.history.step
+        if self.saved_settings:
+            self._apply_configured_groups(first_step)
+        slots = self.context.distributed.local_size
+        cores = cpu_count()
+        text = f"{self.threads} a slot ({self.threads_reason})"
+        if self.threads * slots > cores:
+            text += f"; slots here: {slots}, cores: {cores}, so it is slow"
+            self._log("threads", text, level=logging.WARNING)
+        elif first_step == 0:
+            self._log("threads", text)
+        if self.saved_settings:
+            self._log_changed_settings()
 
-    def _apply_configured_groups(self) -> None:
+    def _apply_configured_groups(self, first_step: int) -> None:
         """Set rate, decay and betas to the config's, which a run of another length or `det
         experiment continue` may have changed.
         """
@@ -146,20 +155,9 @@ class ResumeCallback(pytorch.PyTorchCallback):
         if new_rate != old_rate:
             self._log(
                 "learning rate",
-                f"{old_rate:.3g} -> {new_rate:.3g} at step {self.first_step}, "
+                f"{old_rate:.3g} -> {new_rate:.3g} at step {first_step}, "
                 "as length, schedule or peak changed",
             )
-
-    def _log_threads(self) -> None:
-        """Log the number of threads at the first start, or if they are more than the cores."""
-        slots = self.context.distributed.local_size
-        cores = cpu_count()
-        text = f"{self.threads} a slot ({self.threads_reason})"
-        if self.threads * slots > cores:
-            text += f"; slots here: {slots}, cores: {cores}, so it is slow"
-            self._log("threads", text, level=logging.WARNING)
-        elif self.first_step == 0:
-            self._log("threads", text)
 
     def _log_changed_settings(self) -> None:
         """Log a warning if this start's results are rounded in another way than the run's first."""

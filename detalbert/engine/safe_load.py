@@ -20,6 +20,8 @@ from detalbert.hub import STATE_DICT, check_model_folder
 from detalbert.sums import load_json
 
 LARGEST = 1e18  # of a weight or a logit: float32 holds its square, which norms take, up to 1.8e19
+INDEX = "model.safetensors.index.json"
+INDEXES = INDEX, "pytorch_model.bin.index.json"
 # The largest sizes that a model's config may have: they are refused before anything is built.
 LARGEST_SIZES = {
     "num_hidden_layers": 1_000,
@@ -38,8 +40,8 @@ LARGEST_SIZES = {
     "n_inner": 10_000_000,
     "vocab_size": 10_000_000,
 }
-INDEX = "model.safetensors.index.json"
-INDEXES = INDEX, "pytorch_model.bin.index.json"
+# The two that no config with one of them leaves out, and their names in some families.
+OTHER_NAMES = {"hidden_size": ["d_model"], "num_hidden_layers": ["n_layer", "num_layers"]}
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -131,7 +133,12 @@ def read_config(name: str | Path, revision: str | None = None) -> PretrainedConf
 
 
 def check_sizes(keys: Mapping[str, object], key: str) -> None:
-    """Raise UserError for a size in a model's config, which is at `key`, that no model has."""
+    """Raise UserError for a size in a model's config, which is at `key`, that no model has, and for
+    a depth without a width, or the other way round: the library would add that of its largest.
+    """
+    for name, other_names in OTHER_NAMES.items():
+        if OTHER_NAMES.keys() & keys.keys() and not {name, *other_names} & keys.keys():
+            raise UserError("not set", key=f"{key}.{name}", cure="set it")
     for name, largest in LARGEST_SIZES.items():
         size = keys.get(name)
         # Some families have null for the usual one.

@@ -27,7 +27,7 @@ From `python train.py` to a changed weight, below the root or detalbert/:
     engine/loaders.py        PackedRows.__getitem__         packs them into rows
     engine/rows.py           micro_batches                  of at most max_tokens_per_forward
     engine/trial.py          StepTrial.train_batch          one optimizer step: all until Schedule
-    engine/step.py           seed_step                      dropout by seed, step and rank
+    engine/trial.py          seed_step                      dropout by seed, step and rank
     engine/gradients.py      FlatGradients.zero
     engine/packed_trial.py   PackedTrial.add_gradients      forward and backward, row by row
     model_def.py             SquadTrial.row_loss
@@ -43,6 +43,7 @@ communication of a step. On a cluster `run_on_cluster` of train.py is the beginn
 """
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -59,21 +60,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from detalbert.engine import optim
 from detalbert.engine.determined_internals import set_experiment_config, wrap_model
 from detalbert.engine.forward import resolve_precision
+from detalbert.engine.gradients import CURE, FiniteSteps, Gradients
 from detalbert.engine.history import EarlyStopping, History, LossWatch
 from detalbert.engine.loaders import RowLoader
-from detalbert.engine.meter import TrainingMeter
 from detalbert.engine.order import Order, Steps
-from detalbert.engine.progress import Progress
+from detalbert.engine.profile import UNRECORDED_STEPS, StepProfile
+from detalbert.engine.progress import Progress, TrainingMeter
 from detalbert.engine.resume import CALLBACK, ResumeCallback
 from detalbert.engine.rows import AnyRow
-from detalbert.engine.step import (
-    CURE,
-    UNRECORDED_STEPS,
-    FiniteSteps,
-    Gradients,
-    StepProfile,
-    seed_step,
-)
 from detalbert.errors import Diverged, UserError
 from detalbert.hub import PRETRAINED
 from detalbert.redact import masked
@@ -118,6 +112,16 @@ def read_experiment(
     return hparams, load(context.get_data_config(), hparams)
 
 
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Seed torch so that all random draws of this optimizer step depend on (seed, step, rank) only.
+
+    Determined starts all ranks with one seed, so they would draw the same dropout masks, and its
+    checkpoints hold only rank 0's generator state.
+    """
+    digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "little"))
+
+
 class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParams, AnyRow]):
     """Base class of trials: one `train_batch` is one optimizer step over packed rows. A trial is
     also a callback: it filters the metrics of a validation, and adds files to each checkpoint.
@@ -148,6 +152,8 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         self.context = context
         self.hparams = hparams
         self.rank = context.distributed.rank
+        # Whose random numbers this process draws; processes with the same rows share it.
+        self.data_rank = self.rank
         self.slots = context.distributed.size
         set_experiment_config(context, masked(context.get_experiment_config()))
         # It sets the number of threads, by which all that follows is rounded.
@@ -171,7 +177,6 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         self.early = EarlyStopping(
             self.history, searcher, patience=hparams.early_stopping, chief=self.rank == 0
         )
-        self.profile = self._prepare_profile()
 
         # The loaders repeat, deal and skip by themselves, and rows move to the device one by one.
         context.experimental.disable_dataset_reproducibility_checks()
@@ -207,11 +212,6 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         """Return the FLOPs of one forward and backward of `row` (CPU); None if unknown."""
         raise NotImplementedError
 
-    @property
-    def data_rank(self) -> int:
-        """Rank whose random numbers this process draws; processes with the same rows share it."""
-        return self.rank
-
     def _prepare_optimizer(self, epoch_windows: int) -> None:
         hparams = self.hparams
         groups = optim.parameter_groups(
@@ -235,7 +235,7 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
         self.schedule = cast(LambdaLR, schedule)
 
     def _prepare_reports(self, epoch_windows: int, logged_metrics: Sequence[str]) -> None:
-        """Create the meter, which is reset at each report, and the progress."""
+        """Create what measures, prints and profiles; the meter is reset at each report."""
         self.history = History(self.context.get_initial_batch())
         meter = self.meter_kind(
             self.history,
@@ -254,6 +254,17 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
             rate=self.hparams.base_learning_rate,
             chief=self.rank == 0,
         )
+        self.profile: StepProfile | None = None  # of rank 0 alone
+        profiled = self.hparams.profile_steps
+        if profiled and UNRECORDED_STEPS + profiled > self.steps:
+            raise UserError(
+                f"{profiled} after the first {UNRECORDED_STEPS} steps are more than the run's "
+                f"{self.steps}",
+                key="hyperparameters.profile_steps",
+                cure="lower it",
+            )
+        if profiled and self.rank == 0:
+            self.profile = StepProfile(profiled, folder=self.context.get_tensorboard_path())
 
     def guess_loss(self) -> float:
         """Return the loss of a model that gives all choices the same probability."""
@@ -357,20 +368,6 @@ class StepTrial(pytorch.PyTorchTrial, pytorch.PyTorchCallback, Generic[AnyHParam
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss, scaled against fp16's underflow if products are fp16."""
         self.context.backward(self.scaler.scale(loss))
-
-    def _prepare_profile(self) -> StepProfile | None:
-        """Return the profile of `profile_steps` steps, of rank 0 alone; None without such."""
-        steps = self.hparams.profile_steps
-        if steps and UNRECORDED_STEPS + steps > self.steps:
-            raise UserError(
-                f"{steps} after the first {UNRECORDED_STEPS} steps are more than the run's "
-                f"{self.steps}",
-                key="hyperparameters.profile_steps",
-                cure="lower it",
-            )
-        if not steps or self.rank != 0:
-            return None
-        return StepProfile(steps, folder=self.context.get_tensorboard_path())
 
 
 def _transformers_class(model: nn.Module) -> type:

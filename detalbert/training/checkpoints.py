@@ -13,7 +13,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from determined import core
@@ -47,7 +47,8 @@ class LocalCheckpoints(core.DummyCheckpointContext):
     Args:
         distributed: Determined's distributed context; only rank 0 writes.
         metrics: of the run, in its output directory.
-        run: settings that must not change when the run is resumed; stored in every manifest.
+        run: returns the settings that must not change when the run is resumed; every manifest has
+            them.
         pruning: `checkpoint_storage:` of the experiment config, for `save_trial_latest` and
             `save_trial_best` (both 1 by default, as on a cluster).
     """
@@ -56,7 +57,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         self,
         distributed: core.DistributedContext,
         metrics: RunMetrics,
-        run: Config,
+        run: Callable[[], Config],
         pruning: Mapping[str, int],
     ) -> None:
         self.distributed = distributed
@@ -85,7 +86,7 @@ class LocalCheckpoints(core.DummyCheckpointContext):
         # Copied now: a background write may end after later validations.
         content = {
             "steps": steps,
-            "run": self.run,
+            "run": self.run(),
             "validations": self.metrics.validations(),
             "commits": hub.commits,
         }

@@ -1,5 +1,10 @@
 """Trial loops of this package: Determined's, with a schedule, and without code from a checkpoint.
 
+`Trainer.fit` creates Determined's private loop itself, and unpickles what it restores. So its
+private methods are overridden, under its names, which tests/test_determined_internals.py compares
+with the installed version. What was traded: a change of these names ends all runs, and in return
+the loop is not written again.
+
 Local runs and trials on a cluster, their restarts, forks and warm starts all load through `_load`.
 `Controller` saves as Determined does: rank 0 writes, and training waits. `ShardedController` writes
 from all ranks in the background: training waits for a copy to CPU memory only, at the price of that
@@ -10,19 +15,22 @@ import contextlib
 import json
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from determined import pytorch
+from determined import pytorch, util
 
 from detalbert.engine import safe_load
+from detalbert.engine.determined_internals import core_context
+from detalbert.engine.gradients import CURE
 from detalbert.engine.loaders import LazyLoader
 from detalbert.engine.resume import CALLBACK
 from detalbert.engine.safe_load import check_finite_weights
-from detalbert.engine.step import CURE
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import Diverged, UserError, first_line
 from detalbert.progress import waiting
@@ -32,15 +40,26 @@ from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.local import Ranks, copy_modules
 from detalbert.training.parts import TensorSaver, load_tensors
 from detalbert.training.schedule import Schedule, Stops
-from detalbert.training.trial_loop import TrialLoop, core_context
 from detalbert.training.uploads import STATE, GroupCollectives, UploadedParts
 from detalbert.training.workload import Training
 
 log = logging.getLogger(__name__)
 
 
-class Controller(TrialLoop):
-    """The trial loop as `Trainer.fit` creates it, on a cluster or locally, and its trial.
+@dataclass(eq=False)
+class _Period(pytorch.Batch):
+    """Period of Determined's loop that ends at the steps at which the schedule has it due."""
+
+    loop: "Controller"
+    name: str
+
+    def should_stop(self, step_num: int) -> bool:
+        return self.name in self.loop.due
+
+
+class Controller(pytorch._PyTorchTrialController):
+    """The trial loop as `Trainer.fit` creates it, on a cluster or locally, and its trial. Schedule
+    replaces its periods and its poll for preemption.
 
     Args:
         training: the experiment, with its data.
@@ -62,19 +81,20 @@ class Controller(TrialLoop):
     ) -> None:
         config = training.config
         hparams = training.hparams
-        done = context.get_initial_batch()  # steps before this start
         trial = training.workload.trial(context, (hparams, training.data))
         if context.distributed.rank == 0:
-            display.say_start(trial, steps_done=done, checkpoint=checkpoint)
-        schedule = Schedule(hparams, distributed=context.distributed, stops=stops)
+            display.say_start(trial, checkpoint)
         super().__init__(
-            schedule,
             trial_inst=trial,
             context=context,
+            test_mode=False,
             max_length=pytorch.Batch(trial.steps),
+            reporting_period=_Period(self, "report"),
+            validation_period=_Period(self, "validate"),
+            checkpoint_period=_Period(self, "checkpoint"),
             smaller_is_better=bool(config["searcher"]["smaller_is_better"]),
             searcher_metric_name=config["searcher"]["metric"],
-            steps_completed=done,
+            steps_completed=context.get_initial_batch(),
             latest_checkpoint=checkpoint,
             local_training=not on_cluster,
             profiling_enabled=on_cluster and bool((config.get("profiling") or {}).get("enabled")),
@@ -82,26 +102,32 @@ class Controller(TrialLoop):
             checkpoint_policy=config.get("checkpoint_policy") or "best",
             step_zero_validation=bool(config.get("perform_initial_validation")),
         )
+        self.schedule = Schedule(hparams, distributed=context.distributed, stopping=stops)
+        # Called before the first step, after an initial validation.
+        self.begin: Callable[[], None] = lambda: None
         self.stalls: list[float] = []  # seconds that training waited for each checkpoint
-        self._stops = stops
-
-    def copy_code(self, path: Path) -> None:
-        copy_modules(path)
+        if hparams.spot_notice and context.distributed.local_rank == 0:
+            self.callbacks["spot"] = spot.SpotWatcher(
+                stops.request, on_recommendation=self.schedule.request_checkpoint
+            )
 
     def _steps_until_complete(self, train_unit: pytorch.TrainUnit) -> int:
         return 0 if self.trial.early.reached else super()._steps_until_complete(train_unit)
 
-    def run(self) -> None:
-        """Train; one rank of each machine watches for EC2's notices if the config says so."""
-        with contextlib.ExitStack() as stack:
-            if self.trial.hparams.spot_notice and self.context.distributed.local_rank == 0:
-                watcher = spot.SpotWatcher(
-                    on_notice=self._stops.request,
-                    on_recommendation=self.schedule.request_checkpoint,
-                )
-                watcher.start()
-                stack.callback(watcher.stopped.set)
-            super().run()
+    def _train(self, length: pytorch.TrainUnit, *args: Any, **kwargs: Any) -> None:
+        self.begin()
+        super()._train(length, *args, **kwargs)
+
+    def _step_batch(self) -> None:
+        """Count a step, and find out what is due after it. Collective."""
+        super()._step_batch()
+        assert self.state is not None
+        self.due = self.schedule.at(self.state.batches_trained)
+
+    def _stop_requested(self) -> None:
+        # Determined's own poll asks the master at each step, and knows no signal of this machine.
+        if self.schedule.stops():
+            raise pytorch._ShouldExit()
 
     def _validate(self) -> Json:
         # A run that was stopped in its last step has a checkpoint of it without this validation:
@@ -137,14 +163,27 @@ class Controller(TrialLoop):
             raise Diverged(
                 "a weight is not finite, or too large for float32", key=step, cure=CURE
             ) from None
-        self.store(already_exiting)
+        self.store(exiting=already_exiting)
         self.stalls.append(time.monotonic() - began)
 
     def store(self, exiting: bool) -> None:
         """Write a checkpoint of finite weights; `exiting`: the last one of this start."""
-        super()._checkpoint(exiting)
+        # `_save` takes no other function than this one of the module, which would copy the whole
+        # working directory, even into itself. It is replaced while a checkpoint is saved.
+        write_user_code = util.write_user_code
+        util.write_user_code = lambda path, on_cluster: copy_modules(path)
+        try:
+            super()._checkpoint(exiting)
+        finally:
+            util.write_user_code = write_user_code
 
     def _load(self, folder: Path) -> None:
+        with waiting("restoring the checkpoint"):
+            self.restore(folder)
+            self.check_weights(str(folder))
+
+    def restore(self, folder: Path) -> None:
+        """Read a checkpoint, of which the weights are not checked yet."""
         safe_load.check_pickles(folder)
         try:
             super()._load(folder)
@@ -153,7 +192,6 @@ class Controller(TrialLoop):
             raise UserError(
                 f"does not fit this model: {first_line(error)}", key=str(folder)
             ) from None
-        self.check_weights(str(folder))
 
     def check_weights(self, place: str) -> None:
         """Raise UserError on all ranks if a weight of `place` is not usable on any. Collective."""
@@ -235,7 +273,7 @@ class ShardedController(Controller):
             with store:
                 write_tensors()
                 if self.is_chief:
-                    self.copy_code(path)
+                    copy_modules(path)
             if self.is_chief:
                 log.info("checkpoint at step %d: %s", steps, name)
 
@@ -257,7 +295,7 @@ class ShardedController(Controller):
         for callback in self.callbacks.values():
             callback.on_checkpoint_write_end(str(path))
 
-    def _load(self, folder: Path) -> None:  # not super's: torch reads parts as tensors
+    def restore(self, folder: Path) -> None:  # not super's: torch reads parts as tensors
         """Load the whole state for a restart; from another trial's checkpoint, only the weights."""
         state = _read_state(folder)
         trial = self.trial
@@ -270,7 +308,6 @@ class ShardedController(Controller):
         # Each rank reads its own shards, whatever the layout that wrote them.
         optimizer = trial.optimizer if is_own and state["stepped"] else None
         load_tensors(folder, model=trial.model, optimizer=optimizer)
-        self.check_weights(str(folder))
 
         # What is no tensor: learning rates, schedule, scaler, early stopping, position of the loop.
         if is_own:

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 def quiet_libraries() -> None:
     """Silence logs of libraries that would interrupt the progress lines; keep their warnings."""
     transformers.utils.logging.disable_progress_bar()
-    for name in ("determined", "transformers", "huggingface_hub"):
+    # matplotlib's: a container has no cache of fonts yet.
+    for name in "determined transformers huggingface_hub matplotlib".split():
         logging.getLogger(name).setLevel(logging.ERROR)
     threading.excepthook = _skip_write_errors
     warnings.filterwarnings("ignore", message="Initializing zero-element tensors")  # an error comes
@@ -38,8 +39,9 @@ def _skip_write_errors(args: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(args)
 
 
-def say_start(trial: StepTrial, steps_done: int, checkpoint: str | None) -> None:
-    """Log the lines that open a run, or the one that opens a restart after `steps_done` steps."""
+def say_start(trial: StepTrial, checkpoint: str | None) -> None:
+    """Log the lines that open a run, or the one that opens a restart."""
+    steps_done = trial.history.step
     if steps_done:
         ending = ""
         if steps_done == trial.steps:

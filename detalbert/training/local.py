@@ -2,7 +2,7 @@
 
 Determined's own local mode restarts the data on resume, so a local run drives the trial loop of the
 cluster with contexts that write to a folder instead of the master. What was traded: one loop for
-both, at the price of standing on Determined's private names (trial_loop.py).
+both, at the price of standing on Determined's private names (controller.py).
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 from determined import core, pytorch
@@ -21,7 +21,6 @@ from detalbert.settings.values import Config
 from detalbert.training.checkpoints import LocalCheckpoints
 from detalbert.training.metrics import RunMetrics
 from detalbert.training.schedule import LocalStops
-from detalbert.training.trial_loop import set_step
 
 HERE = Path(__file__).resolve().parents[2]
 P = ParamSpec("P")
@@ -102,47 +101,35 @@ def _common_ports() -> list[int]:
     return common[0]
 
 
-class Ranks:
+class Ranks(NamedTuple):
     """The ranks of a run, and work of all or of some of them. All methods are collective.
 
     A UserError of any rank is raised on all: those of another machine would else wait for that rank
     for ever.
     """
 
-    def __init__(self, distributed: core.DistributedContext) -> None:
-        self.distributed = distributed
-        self.is_chief = distributed.rank == 0
+    distributed: core.DistributedContext
 
     def on_all(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `work` returns on this rank; all ranks do it."""
-        value, error = _attempt(work, *args, **kwargs)
-        self._raise_first(error)
-        return cast(T, value)
-
-    def on_chief(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return, on all ranks, what `work` returns on rank 0, which alone does it."""
-        value, error = None, None
-        if self.is_chief:
-            value, error = _attempt(work, *args, **kwargs)
-        self._raise_first(error)
-        return self.distributed.broadcast(value)
-
-    def _raise_first(self, error: UserError | None) -> None:
-        """Raise the error of the lowest rank that has one."""
+        error = None
+        try:
+            value = work(*args, **kwargs)
+        except UserError as user_error:
+            error = user_error
+        # The lowest rank's error is raised on all.
         for rank_error in self.distributed.allgather(error):
             if rank_error is not None:
                 rank_error.on_all_ranks = True
                 raise rank_error
+        return value
 
-
-def _attempt(
-    work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-) -> tuple[T | None, UserError | None]:
-    """Return what `work` returns, or the UserError that it raises."""
-    try:
-        return work(*args, **kwargs), None
-    except UserError as error:
-        return None, error
+    def on_chief(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return, on all ranks, what `work` returns on rank 0, which alone does it."""
+        if self.distributed.rank == 0:
+            return self.distributed.broadcast(self.on_all(work, *args, **kwargs))
+        self.on_all(lambda: None)
+        return cast(T, self.distributed.broadcast(None))
 
 
 def lost_rank(error: Exception) -> PeerLost | None:
@@ -162,7 +149,7 @@ def trial_context(
     stops: LocalStops,
     config: Config,
     steps_completed: int,
-    run: Config,
+    run: Callable[[], Config],
 ) -> Iterator[pytorch.PyTorchTrialContext]:
     """Yield the context of `determined.pytorch.init` on a cluster.
 
@@ -172,7 +159,7 @@ def trial_context(
         stops: requests to stop.
         config: of the experiment, resolved.
         steps_completed: by earlier starts.
-        run: settings of the run, as in manifests, see LocalCheckpoints.
+        run: returns the settings of the run, as in manifests, see LocalCheckpoints.
     """
     checkpoints = LocalCheckpoints(
         distributed,
@@ -200,5 +187,4 @@ def trial_context(
             debug_enabled=False,
             enable_tensorboard_logging=False,  # RunMetrics writes the events
         )
-        set_step(context, steps_completed)
         yield context

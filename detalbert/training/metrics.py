@@ -48,9 +48,9 @@ class RunMetrics(core.DummyTrainContext):
         done: steps before this start.
     """
 
-    # Set by `follow`, before the first report.
+    # Both set before the first report: a trial's context has its metrics.
     trial: StepTrial
-    stalls: list[float]
+    stalls: list[float]  # seconds that training waited for each checkpoint
 
     def __init__(self, path: Path, searcher: Searcher, done: int = 0) -> None:
         super().__init__(path / "tensorboard")
@@ -63,16 +63,6 @@ class RunMetrics(core.DummyTrainContext):
         self.begun = False  # whether this start trains or validates
         self.before = read_metrics(path)  # written by earlier starts
         self._events: SummaryWriter | None = None
-
-    def follow(self, trial: StepTrial, stalls: list[float]) -> None:
-        """Report on `trial` from now on. It cannot be given to the constructor: a trial's context
-        has its metrics.
-
-        Args:
-            stalls: seconds that training waited for each checkpoint; the trial's loop appends.
-        """
-        self.trial = trial
-        self.stalls = stalls
 
     def validations(self) -> list[Validation]:
         """Return the metrics of each validation of the run, with `steps`, oldest first."""

@@ -10,17 +10,18 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import cast
 
 import torch
 from determined import core, pytorch
 
+from detalbert.engine.determined_internals import core_context
 from detalbert.errors import first_line
 from detalbert.processes import STOP_SIGNALS, say
 from detalbert.settings.hparams import StepHParams
 from detalbert.training import master
-from detalbert.training.trial_loop import core_context
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +41,6 @@ class LocalStops(core.DummyPreemptContext):
         self._group: torch.distributed.ProcessGroup | None = None
         if distributed.size > 1:
             self._group = torch.distributed.new_group(backend="gloo")
-
-    def dropped(self, step: int) -> bool:
-        return False  # it belongs to no search
 
     def request(self, reason: str) -> None:
         """Request a checkpoint and a stop after the current step. Safe from any thread."""
@@ -153,6 +151,7 @@ class MasterStops:
 Stops = LocalStops | MasterStops
 
 
+@dataclass(eq=False)
 class Schedule:
     """Decides what is due after each step, identically on every rank, here and on a cluster.
 
@@ -168,20 +167,15 @@ class Schedule:
     Args:
         hparams: with the periods, in steps.
         distributed: Determined's distributed context.
-        stops: requests to stop, a LocalStops or MasterStops.
+        stopping: requests to stop, a LocalStops or MasterStops.
     """
 
-    def __init__(
-        self, hparams: StepHParams, distributed: core.DistributedContext, stops: Stops
-    ) -> None:
-        self.hparams = hparams
-        self.distributed = distributed
-        self.stopping = stops
-        # Whether a checkpoint is requested on this rank.
-        self._early = False
-        self._dropped = False
-        # Whether it is known who requested the stop: rank 0 alone logs it.
-        self._logged = distributed.rank != 0
+    hparams: StepHParams
+    distributed: core.DistributedContext
+    stopping: Stops
+    _early: bool = False  # a checkpoint is requested on this rank
+    _dropped: bool = False
+    _logged: bool = False  # who requested the stop
 
     def at(self, step: int) -> set[str]:
         """Return what is due after `step`. Collective: call after every step, on every rank."""
@@ -200,7 +194,7 @@ class Schedule:
         # ... steps after each, and at each report.
         steps_since_validation = (step - 1) % validation + 1
         is_power_of_two = steps_since_validation.bit_count() == 1
-        if is_power_of_two or is_report:
+        if isinstance(self.stopping, MasterStops) and (is_power_of_two or is_report):
             self._dropped = self._dropped or self.stopping.dropped(step)
 
         stop = self.stops(acknowledge=False)
@@ -220,7 +214,7 @@ class Schedule:
             return True
         requested = self.stopping.should_preempt(acknowledge)
         if requested and not self._logged:
-            if not self.stopping.announced:
+            if self.distributed.rank == 0 and not self.stopping.announced:
                 log.info("asked to stop by %s; a checkpoint follows", self.stopping.reason)
             self._logged = True
         return requested

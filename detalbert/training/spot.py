@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 
 import requests
+from determined import pytorch
 
 from detalbert.errors import first_line
 
@@ -36,9 +37,10 @@ TOKEN = "X-aws-ec2-metadata-token"
 log = logging.getLogger(__name__)
 
 
-class SpotWatcher(threading.Thread):
+class SpotWatcher(threading.Thread, pytorch.PyTorchCallback):
     """Thread that calls `on_notice(text)` after EC2's interruption notice, until it succeeds once,
     and before it `on_recommendation()` at most once. It logs each kind of error once and retries.
+    As a callback of the trial loop, it runs while the loop does.
     """
 
     def __init__(
@@ -55,6 +57,12 @@ class SpotWatcher(threading.Thread):
         self._answered = False
         self._recommended = False
         self._failed: set[tuple[type, bool]] = set()
+
+    def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
+        self.start()
+
+    def on_trial_shutdown(self) -> None:
+        self.stopped.set()
 
     def run(self) -> None:
         notice = ""

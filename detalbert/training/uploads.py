@@ -17,10 +17,10 @@ import torch.distributed as dist
 from determined import core
 from determined.errors import CheckpointNotFound
 
+from detalbert.engine.determined_internals import CheckpointContext
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.sums import Json
 from detalbert.training.manifest import describe_files, find_fault, write_manifest
-from detalbert.training.trial_loop import CheckpointContext
 
 STATE = "state.json"
 

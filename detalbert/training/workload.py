@@ -120,9 +120,9 @@ class Training(NamedTuple):
             checkpoint_period=length.checkpoint,
             validation_period=length.validation,
         )
-        if (hparams.early_stopping or 0) >= length.validations:
+        if hparams.early_stopping and hparams.early_stopping >= length.validations:
             raise UserError(
-                f"{counted(hparams.early_stopping or 0, 'validation')}, and the run has "
+                f"{counted(hparams.early_stopping, 'validation')}, and the run has "
                 f"{length.validations}",
                 key="hyperparameters.early_stopping",
                 cure="lower it, or validation_period",

@@ -29,6 +29,11 @@ def test_value_and_gradient_are_those_of_the_formula(values, weight):
     assert x.tolist() == torch.tensor(values).tolist()  # worked in place nowhere
 
 
+def test_half_precision_is_torchs_own():
+    x = torch.linspace(-4, 4, 999, dtype=torch.bfloat16)
+    assert torch.equal(CpuGelu()(x), formula(x))
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_every_lane_of_a_number_drops_at_the_rate(rate):
     torch.manual_seed(1)
@@ -41,6 +46,12 @@ def test_every_lane_of_a_number_drops_at_the_rate(rate):
     different_lanes = ~torch.eye(4, dtype=torch.bool)
     expected = [(1 - rate) ** 2] * 12
     assert together[different_lanes].tolist() == pytest.approx(expected, abs=0.006)
+
+
+def test_at_the_highest_rate_one_number_of_65_536_stays():
+    torch.manual_seed(1)
+    stays = drop(torch.ones(4_000_000), 65_535 / 65_536) > 0
+    assert 30 < int(stays.sum()) < 100
 
 
 TYPES = st.sampled_from([torch.float32, torch.bfloat16])

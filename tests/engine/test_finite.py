@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from detalbert.engine.step import LIMIT, FiniteSteps
+from detalbert.engine.gradients import LIMIT, FiniteSteps
 from detalbert.errors import Diverged
 from tests.conftest import ROOT, TINY, TINY_LM, in_soak, launcher
 from tests.engine.trials import config_file, first_batch, trial_of

@@ -107,3 +107,14 @@ def test_the_kernel_is_flash_attention(row, capability, calls, monkeypatch):
         assert sides[0] == 64
     elif not ROWS[row].get("causal"):
         assert sides[0] is None or sides[0] >= 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("scaling", "local", "supported"),
+    [(None, None, True), (0.25, None, True), (0.5, None, False), (None, 8, False)],
+)
+def test_torch_2_10_has_the_usual_scale_and_no_window(monkeypatch, scaling, local, supported):
+    monkeypatch.setattr(kernel, "OPTIONS", frozenset({"is_causal"}))
+    query = torch.zeros(1, 2, 3, 16, dtype=torch.float16)
+    options = kernel.AttentionOptions(dropout=0.0, scaling=scaling, causal=False, local=local)
+    assert kernel.supports(query, options) == supported

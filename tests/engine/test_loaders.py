@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import subprocess
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.data import Dataset
 
 from detalbert.engine.loaders import PackedRows, PickledRows, RowLoader, validation_loader
 from detalbert.engine.rows import validation_rows
+from detalbert.engine.trial import StepTrial
 from detalbert.errors import Unavailable, UserError, unknown_key
 from detalbert.processes import STOP_SIGNALS
 from tests.conftest import ROOT, max_examples
@@ -61,6 +63,16 @@ def test_workers_give_what_the_process_itself_gives(fork):
         loaded = list(RowLoader(batches, range(5), workers))
         for rows, expected in zip(loaded, batches, strict=True):
             assert_same(rows, expected)
+
+
+@pytest.mark.parametrize(
+    ("cores", "slots", "workers"), [(1, 1, 0), (2, 1, 1), (16, 1, 4), (16, 8, 1), (8, 8, 0)]
+)
+def test_a_rank_keeps_a_core_and_has_at_most_four_workers(cores, slots, workers, monkeypatch):
+    monkeypatch.setattr("detalbert.engine.trial.cpu_count", lambda: cores)
+    context = SimpleNamespace(distributed=SimpleNamespace(local_size=slots))
+    trial = SimpleNamespace(hparams=SimpleNamespace(num_workers=None), context=context)
+    assert StepTrial.workers(trial) == workers
 
 
 def test_a_blocked_worker_ends_with_its_loader(monkeypatch, fork):

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from detalbert.engine import meter as meter_module
+from detalbert.engine import progress
 from detalbert.engine.flops import flops_of_row, row_lengths, training_flops
 from detalbert.engine.history import History
-from detalbert.engine.meter import TrainingMeter
+from detalbert.engine.progress import TrainingMeter
 from detalbert.training.local import process_group
 from lm.flops import causal_flops
 from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING
@@ -29,7 +29,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     # Of this module alone: torch waits by the clock of all, perhaps while this test runs.
-    monkeypatch.setattr(meter_module, "time", clock)
+    monkeypatch.setattr(progress, "time", clock)
     return clock
 
 
@@ -155,14 +155,12 @@ def test_a_step_of_every_workload_counts_its_flops_on_a_gpu(
     cache_dir,
     tmp_path,
     cuda,
-    monkeypatch,
 ):
-    monkeypatch.setattr(TrainingMeter, "on_a_gpu", True)
     with trial_of(config_file(tmp_path, config, cache_dir)) as trial, process_group():
         batch = first_batch(trial)
+        trial.meter.on_a_gpu = True
         trial.train_batch(batch, 0, 0)
         sums = trial.meter.per_slot_reduce()
         expected = sum(flops_of(trial.model.config, row) for row in batch)
     assert expected > 1e6
     assert sums["flops"] == pytest.approx(expected, rel=1e-9)
-    assert sums["peak"] == 67e12

@@ -7,17 +7,19 @@ import torch
 import transformers
 from transformers import (
     AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BertForPreTraining,
     PreTrainedTokenizerBase,
 )
 
 from detalbert.engine import models
 from detalbert.engine.attention import PACKED
-from detalbert.engine.models import build_span_model, config_from_keys, load_weights
+from detalbert.engine.models import build_span_model, config_from_keys, load_encoder, load_weights
 from detalbert.errors import UserError
 from detalbert.hub import PRETRAINED, STATE_DICT
 from detalbert.settings.hparams import HParams
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 
 SHIPPED = "embedded/albert-tiny"
 SIZES = {
@@ -53,6 +55,23 @@ def test_keys_that_do_not_fit_are_refused(tokenizer):
 
 def hparams(**keys):
     return HParams(**{"max_seq_length": 64, "seed": 0, **keys})
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "num_hidden_layers"])
+def test_no_size_is_the_librarys_largest_in_silence(name, tokenizer, tmp_path):
+    """ALBERT's is 4096 wide; and the depth of its shared layers is in no weight."""
+    keys = {key: size for key, size in SIZES.items() if key != name}
+    words = rf"^hyperparameters\.model_config\.{name}: not set; set it$"
+    with pytest.raises(UserError, match=words):
+        build_span_model(hparams(model_config=keys), tokenizer)
+
+    save_bert(tmp_path, tokenizer)
+    path = tmp_path / "config.json"
+    keys = json.loads(path.read_text())
+    del keys[name]
+    path.write_text(json.dumps(keys))
+    with pytest.raises(UserError, match=rf"config\.json\.{name}: not set"):
+        load_weights(AutoModelForQuestionAnswering, str(tmp_path))
 
 
 def test_a_model_of_random_weights_is_the_seeds(tokenizer):
@@ -120,6 +139,15 @@ def test_a_checkpoint_of_another_head_gives_its_encoder(tokenizer, tmp_path):
     for key, weight in loaded.state_dict().items():
         if key not in missing:
             assert torch.equal(weight, expected[key])
+
+
+def test_a_head_of_another_task_has_as_many_labels_as_are_asked_for(tokenizer, tmp_path):
+    model = save_bert(tmp_path / "model", tokenizer, BertForPreTraining)
+    for name in (str(tmp_path / "model"), checkpoint(tmp_path / "checkpoint", model)):
+        for head in (AutoModelForSequenceClassification, AutoModelForTokenClassification):
+            loaded, missing = load_encoder(head, name, attention=None, num_labels=5)
+            assert loaded.classifier.out_features == 5
+            assert missing == {"classifier.weight", "classifier.bias"}
 
 
 def test_a_tied_weight_is_found_under_either_name(tokenizer, tmp_path):

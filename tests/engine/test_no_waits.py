@@ -9,8 +9,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from detalbert.engine.gradients import FiniteSteps
 from detalbert.engine.rows import to_device
-from detalbert.engine.step import FiniteSteps
 from lm.gradients import add_row, zero_sums
 from lm.model import CausalLoss, empty_model
 from lm.packed import pack

@@ -93,3 +93,7 @@ def test_a_gradient_of_any_layout_is_clipped_to_the_norm():
     gradients.flat.copy_(values)
     assert gradients.clip(1.0).item() == pytest.approx(exact, rel=1e-6)
     assert exact_norm(gradients.flat) == pytest.approx(1.0, rel=2e-6)
+    # As torch's clip_grad_norm_: the limit is divided by the norm and 1e-6.
+    gradients.clip(1e-6)
+    gradients.clip(1e-6)
+    assert exact_norm(gradients.flat) == pytest.approx(5e-7, rel=1e-3)

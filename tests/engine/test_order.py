@@ -88,9 +88,10 @@ def test_windows_of_shards_come_once_an_epoch(sizes, batch, group, seed):
     assert order.permutation.cache_info().currsize == min(2, -(-len(stream) // count))
 
 
-def test_the_order_of_shards_is_numpys_of_seed_source_and_epoch():
-    order = ShardOrder(np.array([0, 2, 5, 9]), [1, 0, 1], [1, 3], 16, seed=7, group=1)
-    seed = 7 + (1 << 64)
+@pytest.mark.parametrize("number", range(6))
+def test_the_order_of_shards_is_numpys_of_seed_source_and_epoch(number):
+    order = ShardOrder(np.array([0, 2, 5, 9]), [1, 0, 1], [1, 3], 16, seed=number, group=1)
+    seed = number + (1 << 64)
     first, second = np.random.default_rng([seed, 0, 1]).permutation([0, 2])
     rng = np.random.default_rng([seed, 0])
     windows = {0: [0, 1], 2: [5, 6, 7, 8]}

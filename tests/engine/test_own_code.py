@@ -7,8 +7,8 @@ import pytest
 
 from detalbert.corpus.vocabulary import train_byte_bpe
 from detalbert.errors import UserError
-from detalbert.squad.tokenizer import named_tokenizer
-from lm.inference.load import open_saved
+from detalbert.squad.encoding import named_tokenizer
+from lm.inference.saved import open_saved
 from tests.lm.ranks import tiny
 
 CODE = """

@@ -48,6 +48,10 @@ def test_rows_of_like_lengths_are_full():
     lengths = np.array([9, 3, 1, 2, 2, 1, 9], dtype=np.uint16)
     assert as_lists(rows_of_like_lengths(lengths, 1, 6, 4)) == [[2, 5, 3], [4], [1]]
 
+    # Padded to the longest of its row.
+    padded = rows_of_like_lengths(np.array([9, 3, 8, 4]), 0, 4, max_tokens=20, padded=True)
+    assert as_lists(padded) == [[1, 3], [2, 0]]
+
     mixed = np.tile([5, 4], 40)  # a sort that keeps no order shows
     (row,) = rows_of_like_lengths(mixed, 0, 80, 1000)
     assert row.tolist() == [*range(1, 80, 2), *range(0, 80, 2)]

@@ -16,10 +16,10 @@ from detalbert.engine.safe_load import INDEXES, check_pickles, read_config, read
 from detalbert.errors import Unavailable, UserError
 from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from lm import model as lm_model
 from lm.hparams import LmHParams
-from lm.inference.load import open_saved
+from lm.inference.saved import open_saved
 from pretrain.encoders import build_encoder as pretrain_model
 from pretrain.hparams import PretrainHParams
 

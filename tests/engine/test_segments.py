@@ -12,8 +12,8 @@ from detalbert.inference import answering
 from detalbert.inference.export import export
 from detalbert.inference.model import load_model
 from detalbert.settings.hparams import HParams
+from detalbert.squad.encoding import named_tokenizer
 from detalbert.squad.example import Example
-from detalbert.squad.tokenizer import named_tokenizer
 from tests.fakes.encoders import make_model
 
 LISTED = ["input_ids", "token_type_ids", "attention_mask"]

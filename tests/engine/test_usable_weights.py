@@ -12,7 +12,7 @@ from detalbert.engine.models import build_span_model
 from detalbert.errors import UserError
 from detalbert.hub import STATE_DICT
 from detalbert.settings.hparams import HParams
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from detalbert.training.manifest import read_manifest, write_manifest
 from pretrain.encoders import build_encoder
 from pretrain.hparams import PretrainHParams

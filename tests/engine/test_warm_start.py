@@ -37,14 +37,13 @@ def test_of_another_trial_only_the_weights_are_taken(tiny_config, state, caplog)
 def test_a_checkpoint_that_names_no_trial_gives_its_weights_alone(tiny_config, state):
     del state["callbacks"]["handover"]  # of other code for the same model
     with trial_of(tiny_config) as trial:
-        trial.resume.on_trial_startup(0, "some uuid")
         trial.resume.on_checkpoint_load_start(state)
     assert state["optimizers_state_dict"][0]["state"] == {}
 
 
 def load(trial, state, step):
     """What Determined does with a checkpoint, for a start at `step`."""
-    trial.resume.on_trial_startup(step, "some uuid")
+    trial.history.step = step
     trial.resume.on_checkpoint_load_start(state)
     trial.model.load_state_dict(state["models_state_dict"][0])
     trial.optimizer.load_state_dict(state["optimizers_state_dict"][0])

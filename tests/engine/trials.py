@@ -31,7 +31,7 @@ def trial_of(config_file, **changes):
     alone = core.DummyDistributedContext()
     config = training.config
     metrics = RunMetrics(config_file.parent / "out", config["searcher"])
-    with trial_context(alone, metrics, LocalStops(alone), config, 0, {}) as context:
+    with trial_context(alone, metrics, LocalStops(alone), config, 0, dict) as context:
         trial = training.workload.trial(context, (training.hparams, training.data))
         trial.meter.reset()
         yield trial

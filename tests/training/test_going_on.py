@@ -9,8 +9,8 @@ import torch
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from detalbert.engine.gradients import FiniteSteps
 from detalbert.engine.history import EarlyStopping, History
-from detalbert.engine.step import FiniteSteps
 from detalbert.inference.find import find
 from tests.conftest import settings
 from tests.fakes.runs import at_report, metrics, newest, run, steps_of, stop_after
@@ -118,6 +118,7 @@ def test_every_start_is_listed_and_no_step_is_drawn_twice(tiny_config, tmp_path,
 
     starts = metrics(output)["throughput"]["starts"]
     assert len(starts) == 5
+    assert metrics(output)["throughput"]["training_windows"] == (12 - 8) * 8  # of the last start
     assert [start["end"] for start in starts[:4]] == ends
     begins = [start["start"] for start in starts]
     assert begins == sorted(begins)

@@ -2,9 +2,10 @@
 
 import pytest
 
+from detalbert.training.manifest import read_manifest
 from tests.conftest import TINY, TINY_LM
 from tests.engine.trials import config_file
-from tests.fakes.runs import cut_and_go_on, metrics, run, steps_of
+from tests.fakes.runs import cut_and_go_on, metrics, newest, run, steps_of
 from tests.same_bits import differences
 
 
@@ -18,5 +19,7 @@ def test_it_ends_as_the_uncut_run(base, tmp_path, cache_dir, monkeypatch):
 
     assert differences(uncut, cut) == []
     assert steps_of(cut)[-1] == metrics(cut)["last"]["steps"] == 6
+    # Its checkpoint was written again, with the validation.
+    assert read_manifest(newest(cut))["validations"][-1]["steps"] == 6
     names = {path.name for path in uncut.iterdir()}
     assert {path.name for path in cut.iterdir()} == names

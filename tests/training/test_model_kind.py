@@ -1,11 +1,12 @@
-"""What predict.py says of a checkpoint by the workload that wrote it."""
+"""What a model is called: by predict.py, by the workload that wrote it; in the lines of a run."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from detalbert.errors import UserError
-from detalbert.training.workload import ANSWERING, ENCODER, check_mode
+from detalbert.training.workload import ANSWERING, ENCODER, check_mode, describe_model
 
 KINDS = [
     ("model_def:SquadTrial", {"doc_stride": 128}, ANSWERING),
@@ -31,3 +32,20 @@ def test_a_checkpoint_of_a_workload_of_ones_own_is_refused_in_one_line(mode, tmp
     said = f"^--{mode}: .* is a checkpoint of parity:ParityTrial, a workload of your own, and "
     with pytest.raises(UserError, match=f"{said}predict.py is for questions and text; load it"):
         check_mode(mode, folder)
+
+
+@pytest.mark.parametrize(
+    ("hparams", "scratch", "name"),
+    [
+        ({"model": "a/b"}, False, "a/b, 6 parameters"),
+        ({"model": None, "size": "tiny"}, True, "tiny from random weights, 6 parameters"),
+        ({"model": None}, True, "bert of hyperparameters.model_config from random weights, 6"),
+    ],
+)
+def test_a_run_names_its_model(hparams, scratch, name):
+    config = SimpleNamespace(model_type="bert")
+    model = SimpleNamespace(config=config, num_parameters=lambda: 6)
+    trial = SimpleNamespace(
+        hparams=SimpleNamespace(**hparams), model=model, starts_from_scratch=lambda: scratch
+    )
+    assert describe_model(trial).startswith(name)

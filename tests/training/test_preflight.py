@@ -1,5 +1,6 @@
 """The checks at the start of a task: each refuses what it should, in one line, and nothing else."""
 
+import contextlib
 import datetime
 import multiprocessing
 import os
@@ -32,6 +33,15 @@ def test_gpus_that_torch_does_not_see_are_told(hidden, lines, monkeypatch, caplo
     for line in caplog.messages:
         assert "NVIDIA GPUs: 2, and torch" in line
         assert line.endswith("; training on the CPU")
+
+
+@pytest.mark.parametrize("seen", [0, 1, 2])
+def test_torch_sees_all_gpus_of_a_container(seen, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+    preflight.check(str(tmp_path), gpu_uuids=[])
+    missing = pytest.raises(UserError, match=f"sees {seen} of the container's 2 GPUs: a CPU build")
+    with missing if seen < 2 else contextlib.nullcontext():
+        preflight.check(str(tmp_path), gpu_uuids=["a", "b"])
 
 
 def test_a_device_that_torch_has_no_code_for(monkeypatch):

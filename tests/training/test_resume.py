@@ -119,6 +119,7 @@ OF_LOGITS = [
     "calibration_error",
     "probability_slope",
     "probability_offset",
+    "probability_null_offset",
     "uncalibrated",
 ]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.settings.hparams import HParams
-from detalbert.training.schedule import LocalStops, Schedule
+from detalbert.training.schedule import LocalStops, MasterStops, Schedule
 
 PERIODS = ("reporting_period", "validation_period", "checkpoint_period")
 
@@ -36,7 +36,7 @@ def test_a_request_comes_through_at_once_and_the_chief_says_once_who_asked(chief
     stops.should_preempt = should_preempt
     stops.request("SIGTERM")
     schedule = make_schedule(stops)
-    schedule._logged = not chief
+    schedule.distributed = Mock(rank=int(not chief))
 
     assert "stop" not in schedule.at(89)
     assert "stop" not in schedule.at(90)
@@ -56,3 +56,21 @@ def test_an_advice_makes_one_checkpoint_at_the_next_report():
     schedule.request_checkpoint()
     saves = [step for step in range(1, 40) if "checkpoint" in schedule.at(step)]
     assert saves == [10]
+
+
+def test_a_search_is_asked_soon_after_a_validation_and_ends_the_run():
+    asked = []
+
+    class Search(MasterStops):
+        def __init__(self):
+            self.should_preempt = lambda acknowledge: False
+
+        def dropped(self, step):
+            asked.append(step)
+            return step == 44
+
+    schedule = make_schedule(Search(), reporting_period=30, validation_period=20)
+    due = [step for step in range(1, 50) if "stop" in schedule.at(step)]
+    assert asked == [1, 2, 4, 8, 16, 21, 22, 24, 28, 30, 36, 41, 42, 44]
+    assert due == [44, 45, 46, 47, 48, 49]
+    assert schedule.stops()
