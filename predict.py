@@ -143,8 +143,7 @@ def run(args: argparse.Namespace) -> None:
     elif args.threshold is not None:
         refuse("threshold", problem=f"{args.model} is {kind.name}")
     elif kind is LANGUAGE:
-        from lm.inference.export import export_language_model
-        from lm.inference.load import open_saved
+        from lm.inference.saved import export_language_model, open_saved
 
         export_language_model(open_saved(folder), args.export, args.license)
     else:

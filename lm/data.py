@@ -8,11 +8,9 @@ from transformers import PreTrainedTokenizerBase
 from detalbert.corpus.read import Shards
 from detalbert.corpus.write import write_shards
 from detalbert.engine.models import warn_of_other_tokens
-from detalbert.squad.encoding import tokenizer_sum
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
-from lm.corpus import load_tokenizer
-from lm.documents import DocumentKind
+from lm.corpus import DocumentKind, load_tokenizer
 from lm.hparams import LmHParams, parse_documents_config
 from lm.layout import choose_layout
 from lm.model import causal_config

@@ -42,16 +42,25 @@ def causal_flops(config: "PretrainedConfig", lengths: np.ndarray) -> float | Non
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_size = getattr(config, "head_dim", None) or hidden // heads
-    inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
+    inner = getattr(config, "intermediate_size", None)
+    inner = inner or getattr(config, "n_inner", None)  # GPT-2's name
     inner = inner or 4 * hidden
 
     # Weights that each token is multiplied with.
-    projections = hidden * head_size * (2 * heads + 2 * kv_heads)  # q, output; k, v
+    queries = hidden * heads * head_size  # as many as of the output
+    keys = hidden * kv_heads * head_size  # as many as of the values
+    projections = 2 * (queries + keys)
     feed_forward = FFN_PRODUCTS[config.model_type] * hidden * inner
-    weights = layers * (projections + feed_forward) + hidden * config.vocab_size
+    head = hidden * config.vocab_size
+    weights = layers * (projections + feed_forward) + head
 
     # Pairs of a token and itself or one before it, in its segment.
-    per_pair = layers * 4 * heads * head_size
     lengths = np.asarray(lengths, dtype=np.float64)
-    pairs = (lengths * (lengths + 1) / 2).sum()
-    return float(3 * (2 * weights * lengths.sum() + per_pair * pairs))
+    pairs = lengths * (lengths + 1) / 2  # [n]
+    per_pair = layers * 4 * heads * head_size
+
+    # A multiplication and an addition each; the backward pass is two forwards.
+    tokens = lengths.sum()
+    products = 2 * weights * tokens
+    attention = per_pair * pairs.sum()
+    return float(3 * (products + attention))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from detalbert.engine.forward import for_any_sizes, not_compiled
-from detalbert.engine.gradients import euclidean_norm, local_part, zero_unless
+from detalbert.engine.gradients import euclidean_norm, local_part
 from detalbert.engine.rows import to_device
 from detalbert.errors import as_user_error
 from detalbert.progress import waiting
@@ -164,7 +164,8 @@ class ShardedGradients:
         if max_norm:
             factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(shards, factor)
-        zero_unless(shards, norm.isfinite())
+        for shard in shards:
+            shard.masked_fill_(~norm.isfinite(), 0.0)
         return norm
 
 

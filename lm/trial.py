@@ -17,7 +17,7 @@ from detalbert.corpus.mixture import name_scores
 from detalbert.engine.flops import row_lengths
 from detalbert.engine.forward import resolve_precision
 from detalbert.engine.gradients import local_part
-from detalbert.engine.meter import TrainingMeter
+from detalbert.engine.progress import TrainingMeter
 from detalbert.engine.trial import Given, StepTrial, read_experiment
 from detalbert.errors import UserError
 from detalbert.training.workload import Workload
@@ -105,6 +105,7 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
             metrics=METRICS,
             also_charted=name_scores(BY_SOURCE, held_out.shards.names),
         )
+        self.data_rank = self.layout.data_rank(self.rank)
         reducer = TargetReducer(
             names=held_out.shards.names,
             sizes=token_bytes(
@@ -115,10 +116,6 @@ class LmTrial(StepTrial[LmHParams, CausalRow]):
             counts=self._counts,
         )
         self.reducer = context.wrap_reducer(reducer, for_training=False)
-
-    @property
-    def data_rank(self) -> int:
-        return self.layout.data_rank(self.rank)
 
     @property
     def _counts(self) -> bool:

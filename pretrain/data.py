@@ -14,8 +14,7 @@ from detalbert.corpus.read import Corpus
 from detalbert.corpus.write import write_shards
 from detalbert.errors import UserError
 from detalbert.settings.values import Config
-from detalbert.squad.encoding import tokenizer_sum
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer, tokenizer_sum
 from detalbert.training.workload import DataSummary
 from pretrain.corpus import load_tokenizer
 from pretrain.encoders import check_pretraining, find_family

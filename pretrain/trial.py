@@ -95,26 +95,25 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
 
         return LazyLoader(load)
 
-    def loss_weights(self, batch: list[PretrainRow]) -> torch.Tensor:
-        """Return the weight of a masked token, a pair and a span in the rank's loss, [3]."""
+    def add_gradients(self, batch: list[PretrainRow]) -> None:
         # Numbers of labels are of the whole step, so they are summed before its first row.
         row_counts = torch.stack([objectives.count_labels(row) for row in batch])  # [rows, 3]
         # Summed on the device, it would wait for the step before.
         counts = row_counts.sum(0).float().to(self.context.device, non_blocking=True)
         if self.slots > 1:
             dist.all_reduce(counts)
-        # Ranks' gradients are averaged: times `slots`, the mean over all masked tokens comes out.
-        return self.slots / counts.clamp(min=1)
+        # The weight of a masked token, a pair and a span in this rank's loss, [3]. Ranks' gradients
+        # are averaged: times `slots`, the mean over all masked tokens comes out.
+        self.label_weights = self.slots / counts.clamp(min=1)
+        super().add_gradients(batch)
 
-    def row_loss(
-        self, row: PretrainRow, weights: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def row_loss(self, row: PretrainRow) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sum of all objectives' losses, each with its weight, and for the meter that
         share of the step's loss, spread over the row's windows.
         """
         losses = objectives.label_losses(row, *self.forward(row))
         sums = torch.stack([objective_losses.sum() for objective_losses in losses])  # [objectives]
-        loss = (sums * weights[: len(sums)]).sum()
+        loss = (sums * self.label_weights[: len(sums)]).sum()
 
         # The meter divides by the windows of all rows; so the step's mean over labels comes out.
         windows = len(row["sop_labels"])

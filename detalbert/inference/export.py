@@ -17,7 +17,7 @@ from huggingface_hub import ModelCardData
 from transformers import PreTrainedModel
 
 from detalbert.errors import UserError, as_user_error, first_line
-from detalbert.files import whole_folder, write_json
+from detalbert.files import sweep, whole_folder, write_json
 from detalbert.hub import split_revision
 from detalbert.inference.model import SETTINGS, Trained
 from detalbert.redact import masked
@@ -47,7 +47,10 @@ def export(trained: Trained, folder: Path, license_id: str = "unknown") -> None:
 
 
 def check_new(folder: Path) -> None:
-    """Raise UserError if an export to `folder` would replace something."""
+    """Raise UserError if an export to `folder` would replace something. What a killed one left
+    beside it goes.
+    """
+    sweep(folder.parent)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError("it exists", key=f"--export {folder}", cure="give a new folder")
 

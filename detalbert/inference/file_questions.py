@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from detalbert.errors import UserError
 from detalbert.inference.model import Trained
-from detalbert.records import Row
+from detalbert.reading.records import Row
 from detalbert.settings.experiment import apply_overrides
 from detalbert.settings.hparams import DataConfig, parse_data_config
 from detalbert.settings.values import Config

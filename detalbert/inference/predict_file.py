@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from detalbert.addresses import check_there
 from detalbert.errors import UserError
 from detalbert.escapes import csv_cell
 from detalbert.files import check_own, write_own, writing
@@ -19,11 +20,12 @@ from detalbert.hub import STATE_DICT
 from detalbert.inference.answering import Answered, answer, join
 from detalbert.inference.file_questions import Questions
 from detalbert.inference.model import Trained
+from detalbert.reading.records import READERS
 from detalbert.squad.calibration import given
 from detalbert.squad.error_groups import find_group
 from detalbert.squad.metrics import score
 from detalbert.training.folder import ELSEWHERE, METRICS_FILE, claim_folder
-from detalbert.training.trained_questions import TrainingQuestions
+from detalbert.training.questions import TrainingQuestions
 
 PREDICTIONS = "predictions.json"
 NULL_ODDS = "null_odds.json"
@@ -77,9 +79,10 @@ def predict(trained: Trained, questions: Questions, folder: Path, threshold: flo
 
 
 def check_folder(folder: Path, data: str) -> None:
-    """Raise UserError if a prediction into `folder` would replace what no prediction wrote, or the
-    questions in `data`, or mix with the files of a run.
+    """Raise UserError if nothing is at `data`, or if a prediction into `folder` would replace what
+    no prediction wrote, or the questions in `data`, or mix with the files of a run.
     """
+    check_there(data, "--data", endings=READERS)
     key = f"--output-dir {folder}"
     if (folder / "checkpoints").exists() or (folder / STATE_DICT).exists():
         raise UserError("a run's folder", key=key, cure="give another")

@@ -56,7 +56,7 @@ def answer_on_all_slots(args: Namespace) -> None:
         # A fault of the file is found on all ranks, before the first answer.
         questions = Questions(trained, args.data, args.set or ())
         examples = ranks.on_all(list, questions)
-        if ranks.is_chief:
+        if context.distributed.rank == 0:
             # By which the run can be told from others on the master.
             request = {
                 "model": args.model,
@@ -108,14 +108,14 @@ def _answer_parts(
     own = itertools.chain.from_iterable(parts[rank::size])
     answers = answer(questions.trained, own, threshold)
     answered: list[Answered] = []
-    if ranks.is_chief:
+    if rank == 0:
         log.info("questions: %s, slots: %s", len(examples), size)
     for first in range(0, len(parts), size):
         # In the last round some ranks have nothing to answer.
         part = ranks.on_all(next, answers, None)
         if part is not None:
             answered.append(part)
-        if ranks.is_chief:
+        if rank == 0:
             context.train.report_progress(min(1.0, (first + size) / len(parts)))
         if context.preempt.should_preempt():
             return None

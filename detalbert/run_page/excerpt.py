@@ -23,7 +23,10 @@ def cut_sentence(context: str, answer: str, start: int) -> Excerpt:
     """
     if not answer or start < 0:
         return Excerpt("", answer or "no answer", "")
-    end = start + len(answer)
+    # Some tokens begin with the space before their word.
+    words = answer.strip()
+    start += answer.index(words)
+    end = start + len(words)
     before = _SENTENCE_END.split(context[max(0, start - AROUND) : start])[-1]
     after = _SENTENCE_END.split(context[end : end + AROUND])[0]
-    return Excerpt(before, answer, after)
+    return Excerpt(before, words, after)

@@ -16,8 +16,7 @@ from detalbert.errors import UserError
 from detalbert.inference import answering
 from detalbert.inference.export import _front_matter, export
 from detalbert.inference.model import choose_threshold, load_model
-from detalbert.squad.encoding import tokenizer_sum
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer, tokenizer_sum
 from tests.fakes.questions import read_questions
 from tests.older import ids_and_outputs
 
@@ -154,8 +153,11 @@ def test_failures_leave_nothing(folder, model, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
+    killed = folder.parent / ".detalbert-tmp-model-01234abc"
+    killed.mkdir()
     with pytest.raises(UserError, match="it exists; give a new folder"):
         export(model, folder)
+    assert not killed.exists()
     with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
         patch.setattr(type(model.tokenizer), "save_pretrained", full)
         export(model, tmp_path / "out")

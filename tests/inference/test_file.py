@@ -132,7 +132,7 @@ def test_a_file_that_is_not_ours_is_not_replaced(local_run, tmp_path, capsys):
     # Files of an earlier prediction are, with what a kill left; not what became of them.
     for _ in range(2):
         out.mkdir(exist_ok=True)
-        (out / ".detalbert-tmp-predictions.csv-01234abc").mkdir()
+        (out / ".detalbert-tmp-of another-01234abc").mkdir()
         assert predict.main([*map(str, words), str(out)]) == 0
         names = {path.name for path in out.iterdir()}
         assert names == {*WRITTEN, ".lock", ".written.json"} - {"metrics.json"}

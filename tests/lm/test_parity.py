@@ -189,6 +189,10 @@ def check_clipping(layout, causal_loss):
     gradients = ShardedGradients(causal_loss.model)
     assert float(gradients.clip(0.01)) > 0.02
     assert float(gradients.clip(0.01)) == pytest.approx(0.01, rel=1e-3)
+    # As torch's clip_grad_norm_: the limit is divided by the norm and 1e-6.
+    gradients.clip(1e-6)
+    gradients.clip(1e-6)
+    assert float(gradients.clip(0.0)) == pytest.approx(5e-7, rel=1e-3)
 
 
 class Results(NamedTuple):

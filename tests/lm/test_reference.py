@@ -1,6 +1,7 @@
 """`LmTrial` against a plain loop; compiled layers: rows of any length on one code, restarts."""
 
 import functools
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -162,6 +163,20 @@ def test_rows_of_any_length_run_on_code_that_is_compiled_once(
     """By a stand-in for the GPU's kernel. A dummy row has as many tokens as the hidden size."""
     traced = start(run_rows, layout.slots, tmp_path, family, layout)
     assert traced == [[graphs, graphs]] * layout.slots
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_layers_are_compiled_for_the_longest_row(compiled, cache_dir, tmp_path, monkeypatch):
+    layers = Mock()
+    dummy_row = Mock()
+    monkeypatch.setattr("lm.model._compile", layers)
+    monkeypatch.setattr("lm.trial.compile_layers", dummy_row)
+    sizes = {"max_seq_length": 32, "max_tokens_per_forward": 100}
+    with trial_of(config_file(tmp_path, TINY_LM, cache_dir, compile=compiled, **sizes)):
+        pass
+    assert [call.kwargs["longest"] for call in layers.call_args_list] == [96] * compiled
+    rows = [(call.kwargs["windows"], call.kwargs["length"]) for call in dummy_row.call_args_list]
+    assert rows == [(3, 32)] * compiled
 
 
 @pytest.mark.soak  # each of four starts compiles

@@ -9,10 +9,9 @@ import pytest
 from detalbert.corpus.read import Shards
 from detalbert.corpus.write import write_shards
 from detalbert.errors import UserError
-from detalbert.squad.tokenizer import named_tokenizer
-from lm.corpus import load_tokenizer
+from detalbert.squad.encoding import named_tokenizer
+from lm.corpus import DocumentKind, load_tokenizer
 from lm.data import LmText
-from lm.documents import DocumentKind
 from lm.hparams import LmHParams
 from tests.corpus.documents import byte_tokenizer, documents_config, read_back, write, write_lines
 from tests.fakes.text import TOKENIZER, contexts

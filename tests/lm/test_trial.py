@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -27,6 +28,10 @@ def test_a_run_learns_and_says_how_well(plain, tmp_path):
     assert run(plain / "config.yaml", tmp_path / "out", *longer) == 0
 
     best = metrics(tmp_path / "out")["best"]
+    throughput = metrics(tmp_path / "out")["throughput"]
+    (times,) = throughput["starts"]
+    run_time = datetime.fromisoformat(times["end"]) - datetime.fromisoformat(times["start"])
+    assert 0 < sum(throughput["checkpoint_seconds"]) < run_time.total_seconds()
     assert best["loss"] < 0.7 * math.log(VOCABULARY)  # of equal chances, as at the start
     assert best["perplexity"] < 0.2 * VOCABULARY
     assert best["bits_per_byte"] < best["baseline_bits_per_byte"]

@@ -18,8 +18,7 @@ from detalbert.training.manifest import find_fault, write_manifest
 from detalbert.training.parts import TensorSaver
 from detalbert.training.workload import is_sharded
 from lm.hparams import Layout
-from lm.inference.export import export_language_model
-from lm.inference.load import open_saved
+from lm.inference.saved import export_language_model, open_saved
 from lm.layout import make_mesh
 from lm.model import build_causal_model
 from tests.lm.ranks import CPU, SEED, start, tiny, whole_parameters

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import predict
 from lm.data import LmText
 from lm.hparams import parse_lm_hparams
+from lm.inference.saved import open_saved
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
 from tests.fakes.runs import metrics, newest
@@ -76,6 +77,25 @@ def test_a_checkpoint_of_a_cluster_is_exported_as_one_of_a_folder(lm_run, tmp_pa
     settings = json.loads((there / "language_model.json").read_text())
     assert settings["hyperparameters"]["max_seq_length"] == LENGTH
     assert settings["steps"] == scores["steps"]
+
+
+@pytest.mark.parametrize("parent", ["elsewhere", "checkpoints"])
+def test_a_moved_checkpoint_has_what_its_manifest_names(parent, lm_run, tmp_path):
+    """In its run it has the run's data. Elsewhere a config.yaml two folders up is of another."""
+    checkpoint = newest(lm_run)
+    moved = shutil.copytree(checkpoint, tmp_path / parent / checkpoint.name)
+    if parent == "elsewhere":
+        (tmp_path / "config.yaml").write_text("hyperparameters: {max_seq_length: 64}")
+    scores = metrics(lm_run)["last"]
+    steps = scores.pop("steps")
+
+    in_its_run, alone = open_saved(checkpoint), open_saved(moved)
+
+    assert in_its_run.data["documents"] == str(lm_run.parent / "text.jsonl")
+    assert alone.data == {}
+    for saved in (in_its_run, alone):
+        assert (saved.steps, saved.scores) == (steps, scores)
+        assert saved.hparams.max_seq_length == LENGTH
 
 
 def test_what_is_refused(lm_run, tmp_path, capsys):

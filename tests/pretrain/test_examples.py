@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from pretrain.examples import NO_LABEL, ExampleOrder
 from tests.fakes.text import TOKENIZER, contexts, make_examples, read_examples, text_config, write
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AlbertForPreTraining, AlbertForQuestionAnswering
 
 from detalbert.engine.rows import pack_rows
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from pretrain.encoders import build_encoder
 from pretrain.examples import NO_LABEL
 from pretrain.objectives import label_losses, score_row

@@ -12,7 +12,7 @@ from detalbert.engine import safe_load  # noqa: F401
 from detalbert.engine.models import build_span_model
 from detalbert.engine.safe_load import read_weights
 from detalbert.settings.hparams import parse_hparams
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from pretrain.encoders import build_encoder
 from pretrain.hparams import parse_pretrain_hparams
 from tests.conftest import NO_DROPOUT, ROOT, TINY_PRETRAINING, settings

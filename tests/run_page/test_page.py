@@ -102,6 +102,7 @@ def test_the_surest_wrong_answers_are_shown():
     [
         ("One", ("", "One", ".")),
         ("is", ("Two ", "is", " here!")),
+        (" is", ("Two ", "is", " here!")),
         ("Three?", ("", "Three?", "")),
         ("Two is here!  Three?", ("", "Two is here!  Three?", "")),
         ("Four", ("", "Four", f" {'x' * 199}")),

@@ -1,26 +1,37 @@
-"""Reading of a trained language model's folder: config, tokenizer, settings, scores."""
+"""The folder of a trained language model: config, tokenizer, settings and scores are read of it,
+and a sharded checkpoint is exported as a Hugging Face model folder.
+
+transformers writes the weights, under the names that its older versions read too. The price is
+memory for the whole model, 4 bytes for each parameter.
+"""
 
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from transformers import (
     AutoTokenizer,
     PretrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from detalbert.engine.safe_load import read_config
 from detalbert.errors import UserError, as_user_error, first_line
 from detalbert.hub import PRETRAINED
+from detalbert.inference.export import card, new_folder, write_rest
 from detalbert.inference.find import EXPERIMENT, read_json
 from detalbert.inference.model import find_scores
 from detalbert.settings import experiment
 from detalbert.training.manifest import MANIFEST, find_fault
+from detalbert.training.parts import read_sharded_weights
 from detalbert.training.workload import is_sharded
 from lm.hparams import LmHParams, parse_lm_hparams
+from lm.model import empty_model
 
 SETTINGS = "language_model.json"  # in an exported folder: what is no part of a library config
+CARD = Path(__file__).with_name("card.md")
 
 
 class SavedLm(NamedTuple):
@@ -110,3 +121,37 @@ def _no_model(folder: Path, error: BaseException) -> UserError:
         key=str(folder),
         cure="give another",
     )
+
+
+def export_language_model(source: SavedLm, folder: Path, license_id: str = "unknown") -> None:
+    """Write weights (fp32), config, tokenizer, settings and card to a new `folder`.
+
+    `AutoModelForCausalLM.from_pretrained` loads it. The folder is written atomically.
+
+    Args:
+        source: a checkpoint, opened.
+        folder: does not exist yet.
+        license_id: for the card.
+
+    Raises:
+        UserError: if the folder exists or cannot be written, and if `source` is not a checkpoint.
+    """
+    if not is_sharded(source.folder):
+        raise UserError(
+            f"{source.folder} is a model folder already", key="--export", cure="copy it"
+        )
+    with new_folder(folder) as temporary:
+        model = _read_model(source)
+        model.save_pretrained(temporary)
+        readme = card(CARD, source, model, license_id)
+        write_rest(temporary, source, settings=SETTINGS, readme=readme)
+
+
+def _read_model(source: SavedLm) -> PreTrainedModel:
+    """Return the model of a checkpoint with its weights, on the CPU."""
+    model = empty_model(source.config)
+    weights = {name: torch.empty(tensor.shape) for name, tensor in model.state_dict().items()}
+    read_sharded_weights(source.folder, weights)
+    model.load_state_dict(weights, assign=True)
+    model.tie_weights()
+    return model
