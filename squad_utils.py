@@ -19,9 +19,9 @@ SQuAD questions -> windows -> (a model's logits) -> best spans -> answers -> EM 
 
 from detalbert.squad.answers import Answers, merge_answers, n_best_list
 from detalbert.squad.decoding import Candidates, best_spans
+from detalbert.squad.encoding import named_tokenizer
 from detalbert.squad.example import Example
 from detalbert.squad.metrics import exact_match, f1, score
-from detalbert.squad.tokenizer import named_tokenizer
 from detalbert.squad.windows import Windows, build_windows
 
 __all__ = ["Answers", "Candidates", "Example", "Windows", "best_spans", "build_windows"]

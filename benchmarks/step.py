@@ -39,6 +39,7 @@ from benchmarks.measure import (
     speeds,
 )
 from detalbert.corpus.api_text import read_services
+from detalbert.engine.determined_internals import set_step
 from detalbert.engine.determinism import choose_exact_kernels
 from detalbert.engine.flops import peak_flops
 from detalbert.engine.trial import StepTrial
@@ -89,7 +90,7 @@ def step(options: Namespace) -> Result:
             stops=LocalStops(group),
             config=config,
             steps_completed=0,
-            run={},
+            run=dict,
         )
         trial = TRIALS[options.workload](stack.enter_context(context))
         trial.model.train()
@@ -207,6 +208,7 @@ def train_ours(trial: StepTrial, batches: list[Any]) -> Iterator[float]:
     """Yield the loss of each step of the trial, over all ranks."""
     for number, batch in enumerate(batches):
         trial.meter.reset()
+        set_step(trial.context, number)
         trial.train_batch(batch, epoch_idx=0, batch_idx=number)
         trial.schedule.step()
         sums = trial.context.distributed.allgather(trial.meter.per_slot_reduce())

@@ -63,10 +63,15 @@ def is_path(name: str, endings: Collection[str] = ()) -> bool:
 
 
 def check_there(name: str, key: str, endings: Collection[str]) -> None:
-    """Raise UserError if `name` can only be one path on this machine, and nothing is there."""
-    is_anywhere = is_remote(name) or _PATTERN.search(name) or os.path.exists(name)
+    """Raise UserError if `name` can only be one path on this machine, and nothing is there, or
+    what waits for a writer, or has no end.
+    """
+    exists = os.path.exists(name)
+    is_anywhere = is_remote(name) or _PATTERN.search(name) or exists
     if is_path(name, endings) and not is_anywhere:
         raise UserError(f"{name}: no such file or folder", key=key, cure=_CURE)
+    if exists and not (os.path.isfile(name) or os.path.isdir(name)):
+        raise UserError(f"{name}: a device, a pipe or a socket", key=key, cure="save it as a file")
 
 
 def find_files(address: str, key: str, endings: Collection[str]) -> list[str]:
@@ -82,6 +87,7 @@ def find_files(address: str, key: str, endings: Collection[str]) -> list[str]:
         UserError: there is none, or one is there twice, packed and not.
         Unavailable: a server fails.
     """
+    check_there(address, key, endings)
     with as_user_error(unreadable(address)):
         paths = _list(address.rstrip("/") or address)
     if paths == [address]:
@@ -112,9 +118,7 @@ def _list(address: str) -> list[str]:
 
     system, path = open_system(address)
     kind = system.get_file_info(path).type
-    if kind in (FileType.File, FileType.Unknown):  # a pipe
-        if Path(path).is_char_device():
-            raise ValueError("a device, which has no end")
+    if kind is FileType.File:
         return [address]
     folder = path
     pattern = re.compile("")
@@ -144,12 +148,28 @@ def open_system(address: str) -> tuple[Any, str]:
     if not is_remote(address):
         return fs.LocalFileSystem(), address
     protocol, _, path = address.partition("://")
-    if protocol == "az":
-        account = os.environ.get("AZURE_STORAGE_ACCOUNT", "")
-        return fs.AzureFileSystem(account_name=account), path
     bucket = path.partition("/")[0]
+    if protocol == "az":
+        return _open_azure(bucket), path
     system, _ = fs.FileSystem.from_uri(f"{protocol}://{bucket}")  # in its region, AWS_ENDPOINT_URL
     return system, path
+
+
+def _open_azure(container: str) -> Any:
+    """Return the file system of an account of Azure. Raises UserError without a login to it."""
+    from pyarrow import ArrowException, fs
+
+    try:
+        system = fs.AzureFileSystem(account_name=os.environ.get("AZURE_STORAGE_ACCOUNT", ""))
+        # A login that fails is raised for a file; for a container it would abort this process.
+        system.get_file_info(f"{container}/file")
+    except ArrowException as error:
+        raise UserError(
+            f"no login to Azure ({first_line(error)})",
+            key=f"az://{container}",
+            cure="set AZURE_STORAGE_ACCOUNT, and run `az login`",
+        ) from None
+    return system
 
 
 def stamp(address: str) -> str:
@@ -172,10 +192,12 @@ def unreadable(address: str) -> Callable[[Exception], UserError]:
 
     def convert(error: Exception) -> UserError:
         if isinstance(error, UnicodeError):
+            names = _not_utf8(Path(address))
+            others = f" (so it is with {len(names)} files there: {', '.join(names):.100})"
             return UserError(
-                first_line(error),
+                first_line(error) + others * (len(names) > 1),
                 key=address,
-                cure="save it as UTF-8; `file -i FOLDER/*` shows which others are not",
+                cure="save it as UTF-8: `iconv -f LATIN1 -t UTF-8 OLD > NEW`",
             )
         is_of_server = is_remote(address) and isinstance(error, OSError)
         is_lasting = not is_of_server or _LASTING.search(str(error))
@@ -183,6 +205,21 @@ def unreadable(address: str) -> Callable[[Exception], UserError]:
         return kind(first_line(error), key=address)
 
     return convert
+
+
+def _not_utf8(path: Path) -> list[str]:
+    """Return the names of the files beside one, and of its ending, that do not begin as text."""
+    names = []
+    for file in sorted(path.parent.glob(f"*{path.suffix}"))[:1_000]:
+        try:
+            if file.is_file():
+                with open_bytes(str(file)) as content:
+                    as_text(content).read(BUFFER)
+        except UnicodeError:
+            names.append(file.name)
+        except Exception:
+            continue  # another user's, or damaged
+    return names
 
 
 def check_unpacked(size: int, packed: int) -> None:

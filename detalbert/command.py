@@ -34,11 +34,12 @@ class Parser(argparse.ArgumentParser):
 
 def existing_file(text: str) -> Path:
     """Return the path of a file that a flag names. Raises UserError if it is not there."""
-    path = Path(text)
-    # A pipe is one, too; a device would be read for ever; a text may be too long for a name.
-    if not os.path.exists(text) or path.is_dir() or path.is_char_device():
+    # A pipe of the shell, `<(...)`, is one, too. It has no name: a pipe that has one may wait for
+    # ever, and a device has no end.
+    is_pipe = os.path.exists(text) and not os.path.exists(os.path.realpath(text))
+    if not os.path.isfile(text) and not is_pipe:
         raise UserError("no such file", key=text, cure="name one that is there")
-    return path
+    return Path(text)
 
 
 def page_file(text: str) -> Path:

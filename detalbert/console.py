@@ -10,6 +10,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> NoReturn:
     """Become `python train.py` as detalbert-train, `python predict.py` as detalbert-predict."""
-    _, script = Path(sys.argv[0]).stem.split("-")
+    command = Path(sys.argv[0]).stem
+    script = command.removeprefix("detalbert-")
     # A process of its own finds the modules beside the script first, as in a clone.
-    os.execv(sys.executable, [sys.executable, f"{ROOT}/{script}.py", *sys.argv[1:]])
+    arguments = [
+        sys.executable,
+        str(ROOT / f"{script}.py"),
+        *sys.argv[1:],
+    ]
+    os.execv(sys.executable, arguments)

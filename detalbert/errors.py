@@ -11,7 +11,7 @@ import difflib
 import errno
 from collections.abc import Callable, Iterable, Iterator
 
-from detalbert.escapes import cut, escape_controls
+from detalbert.escapes import one_line
 from detalbert.redact import hide_secrets
 
 
@@ -107,8 +107,7 @@ def _clean(text: str, limit: int = 1_000) -> str:
     """Return `text` as one line of at most `limit` characters, without secrets and control
     characters.
     """
-    line = " ".join(text.splitlines())
-    return cut(escape_controls(hide_secrets(line)), limit)
+    return one_line(hide_secrets(" ".join(text.splitlines())), limit)
 
 
 def as_raised(error: BaseException | None) -> UserError | None:
@@ -175,4 +174,4 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, UserError):
         return str(error)
     text = getattr(error, "strerror", None) or str(error)
-    return cut(" ".join(str(text).split()) or type(error).__name__, 120)
+    return one_line(" ".join(str(text).split()) or type(error).__name__, 120)

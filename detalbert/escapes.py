@@ -25,8 +25,9 @@ def escape_controls(text: str) -> str:
     )
 
 
-def cut(line: str, limit: int = LONGEST) -> str:
-    """Return the first `limit` characters of a line."""
+def one_line(text: str, limit: int = LONGEST) -> str:
+    """Return at most `limit` characters of `text`, for a terminal or a log, without line breaks."""
+    line = escape_controls(" ".join(text.splitlines()))
     return line if len(line) <= limit else f"{line[: limit - 4]} ..."
 
 

@@ -2,8 +2,8 @@
 
 What is written is in a scratch folder beside its place until it is on the disk, and is moved then:
 a kill or a power cut at any moment leaves the old or the new, never half. A process holds a lock
-(flock) on its scratch folders, so that the next one knows those of a killed one, and removes them.
-Nothing else is taken for a leftover.
+(flock) on its scratch folders, so that the next one that writes in the same folder, whatever the
+name, knows those of a killed one, and removes them. Nothing else is taken for a leftover.
 
 What was traded: a write waits for the disk, a folder is on it twice while the new one replaces the
 old, and where a file system has no locks, leftovers stay.
@@ -11,7 +11,6 @@ old, and where a file system has no locks, leftovers stay.
 
 import contextlib
 import fcntl
-import glob
 import json
 import logging
 import os
@@ -133,20 +132,26 @@ def writing(path: Path | str, cure: str = CACHE_CURE, what: str = "there") -> It
 @contextlib.contextmanager
 def _scratch_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder beside `target`, which is removed with all that is still in it."""
-    sweep(target.parent, glob.escape(target.name))
+    sweep(target.parent)
     prefix = f"{_MARK}{target.name}-"
-    with (
-        tempfile.TemporaryDirectory(
-            prefix=prefix,
-            dir=target.parent,
-            ignore_cleanup_errors=True,
-        ) as name,
-        _opened(Path(name)) as handle,
-    ):
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_SH)
-        _scratches.add(Path(name))
-        yield Path(name)
+    is_own = False
+    while not is_own:
+        with (
+            tempfile.TemporaryDirectory(
+                prefix=prefix,
+                dir=target.parent,
+                ignore_cleanup_errors=True,
+            ) as name,
+            contextlib.ExitStack() as stack,
+        ):
+            path = Path(name)
+            with contextlib.suppress(OSError):  # swept, or a file system without locks
+                fcntl.flock(stack.enter_context(_opened(path)), fcntl.LOCK_SH)
+            # Until it is locked, another process may sweep it away.
+            is_own = path.exists()
+            if is_own:
+                _scratches.add(path)
+                yield path
 
 
 def remove_temporaries() -> None:
@@ -155,14 +160,11 @@ def remove_temporaries() -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep(folder: Path, pattern: str = "*") -> None:
-    """Remove the scratch folders of killed processes in `folder`.
-
-    Args:
-        folder: existing or not; what is below its folders stays.
-        pattern: of the names that they were for.
+def sweep(folder: Path) -> None:
+    """Remove the scratch folders of killed processes in `folder`, which may be missing. What is
+    below its other folders stays.
     """
-    for path in folder.glob(f"{_MARK}{pattern}-{'[a-z0-9_]' * 8}"):
+    for path in folder.glob(f"{_MARK}*-{'[a-z0-9_]' * 8}"):
         # Nobody holds a lock on what no process is writing.
         with contextlib.suppress(OSError), _opened(path) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -199,7 +201,7 @@ def cached_folder(folder: Path, key: str, build: Callable[[Path], None], what: s
         UserError: the folder cannot be written.
         Exception: whatever `build` raises; nothing is left of its folder.
     """
-    sweep(folder.parent, glob.escape(folder.name))
+    sweep(folder.parent)
     if find_change(folder, key=key) is None:
         return folder
     lock = folder.parent / f".{folder.name}.lock"

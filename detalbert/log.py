@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from detalbert.errors import UserError
-from detalbert.escapes import cut, escape_controls
+from detalbert.escapes import one_line
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,8 @@ class _Stderr(logging.Handler):
         characters.
         """
         # Python splits lines at characters that a log shipper does not know, such as form feed.
-        text = "\n".join(super().format(record).splitlines())
-        lines = escape_controls(text).split("\n")
-        return "\n".join(f"{record.levelname}: {cut(line)}" for line in lines)
+        lines = super().format(record).splitlines() or [""]
+        return "\n".join(f"{record.levelname}: {one_line(line)}" for line in lines)
 
 
 def rank() -> int:
@@ -54,7 +53,7 @@ def fail(command: str, error: UserError) -> int:
     """
     if error.on_all_ranks and rank() != 0:
         return error.status
-    line = cut(f"{command}: {error.kind}: {error}")
+    line = one_line(f"{command}: {error.kind}: {error}")
     if "DET_TASK_TYPE" in os.environ:
         log.error("%s", line)
     else:

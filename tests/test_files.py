@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from detalbert import files
 from detalbert.errors import UserError
-from detalbert.files import cached_folder, check_own, whole_file, whole_folder, write_own
+from detalbert.files import cached_folder, check_own, sweep, whole_file, whole_folder, write_own
 from tests.conftest import SOAK, max_examples
 
 
@@ -40,9 +40,16 @@ def read(path):
     return (path / "part" if path.is_dir() else path).read_text()
 
 
-def run_until(line, work, killed):
-    """Work, until the given line of files.py; return whether the work was done before. There this
-    process is killed, or is interrupted by an exception, as by a signal."""
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt():
+    raise KeyboardInterrupt  # as a signal's handler
+
+
+def run_until(line, work, act):
+    """Work, and act at the given line of files.py; return whether the work was done before."""
     lines = iter(range(line, 0, -1))  # that are left
 
     def trace(frame, event, _):
@@ -50,9 +57,7 @@ def run_until(line, work, killed):
             return None
         if event == "line" and next(lines, 0) == 1:
             sys.settrace(None)
-            if killed:
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise KeyboardInterrupt
+            act()
         return trace
 
     before = sys.gettrace()
@@ -63,30 +68,32 @@ def run_until(line, work, killed):
         return False
     finally:
         sys.settrace(before)
-    return True
+    return next(lines, 0) > 0
 
 
-HIDDEN = {".target.lock", ".written.json"}
+HIDDEN = {".target.lock", ".other.lock", ".written.json"}
 
 
 @pytest.mark.parametrize("write", [write_file, write_noted, write_folder, write_cached])
 def test_a_kill_at_any_line_leaves_the_old_or_the_new(write, tmp_path, monkeypatch, fork):
-    """And the next one to write the same leaves nothing else. The soak has every line."""
+    """And the next one to write there, be it another name, leaves nothing else. The soak has every
+    line."""
     monkeypatch.setattr(os, "fsync", lambda file: None)  # slow, and no matter here
     target = tmp_path / "target"
     for line in range(1, 300, 1 if SOAK > 1 else 3):
         write(target, "old")
         work = partial(write, target, "new")
         process = multiprocessing.get_context("fork").Process(
-            target=run_until, args=(line, work, True)
+            target=run_until, args=(line, work, kill)
         )
         process.start()
         process.join(300)
         # A folder is gone for a moment, before another one takes its place.
         assert not target.exists() or read(target) in ("old", "new")
+        write(tmp_path / "other", "new")
+        assert {path.name for path in tmp_path.iterdir()} <= {"target", "other", *HIDDEN}
         work()
         assert read(target) == "new"
-        assert {path.name for path in tmp_path.iterdir()} <= {"target", *HIDDEN}
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
@@ -116,9 +123,21 @@ def test_a_signal_at_any_line_leaves_nothing_half_written(write, tmp_path):
     for line in range(1, 300):
         target = tmp_path / str(line) / "target"
         target.parent.mkdir()
-        is_done = run_until(line, partial(write, target, "new"), killed=False)
+        is_done = run_until(line, partial(write, target, "new"), interrupt)
         names = [path.name for path in target.parent.iterdir()]
         assert names == ["target"] or (names == [] and not is_done)
+        if is_done:
+            break
+    assert 10 < line < 299
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_another_process_that_sweeps_at_any_line_spares_what_is_written(write, tmp_path):
+    for line in range(1, 300):
+        is_done = run_until(
+            line, partial(write, tmp_path / "target", str(line)), partial(sweep, tmp_path)
+        )
+        assert read(tmp_path / "target") == str(line)
         if is_done:
             break
     assert 10 < line < 299
@@ -140,7 +159,7 @@ def test_no_name_of_a_user_is_taken_for_a_leftover(tmp_path_factory, names):
         (folder / name).mkdir()
     with whole_file(folder / "live") as temporary:
         temporary.touch()
-        files.sweep(folder)
+        sweep(folder)
         assert len(list(folder.glob("*/live"))) == 1
     theirs = {name for name in names if not ours.fullmatch(name)}
     assert {path.name for path in folder.iterdir()} == theirs | {"live"}

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from detalbert import hub
 from detalbert.errors import Unavailable, UserError
 from detalbert.hub import hub_error
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from tests.conftest import ROOT
 from tests.fakes.http import AnswerServer
 from tests.fakes.hub import put

@@ -45,7 +45,7 @@ def test_dropout_depends_on_seed_step_and_rank(tiny_config):
         with trial_of(tiny_config, seed=seed) as trial:
             batch = first_batch(trial)
             torch.rand(step + 7)  # whatever the generator went through before
-            trial.rank = rank
+            trial.data_rank = rank
             trial.train_batch(batch, 0, step)
             return trial.gradients.flat.clone()
 
@@ -59,7 +59,7 @@ def test_dropout_depends_on_seed_step_and_rank(tiny_config):
 def test_windows_are_dealt_in_the_order_of_the_seed(tiny_config):
     with trial_of(tiny_config, seed=3) as trial:
         trial.slots = 2
-        trial.rank = 1
+        trial.rank = trial.data_rank = 1
         order = TrainOrder(trial.data.train.windows.lengths, 8, 2, seed=3)
         windows = []
         for row in first_batch(trial):
@@ -96,6 +96,7 @@ def test_the_chief_scores_the_answers_of_all_slots(tiny_config):
         assert trial.validated()[0] is None
 
         metrics = trial.reducer.cross_slot_reduce(slots)
+        trial.history.record(metrics)
 
         answers = merge(trial, slots, -1.0)
         latest, scores = trial.validated()
@@ -146,7 +147,7 @@ def test_answers_are_scored_in_the_language_of_the_data(tiny_config, monkeypatch
 def test_answers_are_in_the_checkpoint_of_their_weights(tiny_config, tmp_path):
     with trial_of(tiny_config) as trial:
         slots = validate(trial)
-        trial.reducer.cross_slot_reduce(slots)
+        trial.history.record(trial.reducer.cross_slot_reduce(slots))
         answers, _ = trial.validated()
         validated = tmp_path / "scored"
         trial.on_checkpoint_write_end(str(validated))
@@ -155,7 +156,7 @@ def test_answers_are_in_the_checkpoint_of_their_weights(tiny_config, tmp_path):
         assert json.loads((validated / "predictions.json").read_text()) == answers.predictions
         assert (validated / PRETRAINED).is_dir()
 
-        trial.add_gradients(first_batch(trial))  # the weights move on
+        trial.train_batch(first_batch(trial), 0, 0)  # the weights move on
         assert trial.validated()[0] is None
         later = tmp_path / "later"
         trial.on_checkpoint_write_end(str(later))

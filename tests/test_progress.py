@@ -1,5 +1,6 @@
 """Progress: lines off a terminal, a bar on one, nothing of other ranks."""
 
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ import tqdm.std
 from detalbert import progress
 from detalbert.log import start_logging
 from detalbert.progress import waiting
+from detalbert.training.display import quiet_libraries
 
 
 @pytest.fixture
@@ -54,4 +56,13 @@ def test_other_ranks_show_nothing(sleep, capsys, monkeypatch):
         bar.iterable = "ab"
         assert list(bar) == ["a", "b"]
         sleep(100)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["matplotlib.font_manager", "transformers.models", "determined"])
+def test_no_library_warns_between_the_lines(name, capsys):
+    """Matplotlib does while it builds its cache of fonts, in each container."""
+    start_logging()
+    quiet_libraries()
+    logging.getLogger(name).warning("building the font cache")
     assert capsys.readouterr().err == ""

@@ -71,7 +71,7 @@ class ParityTrial(PackedTrial[StepHParams, ParityRow]):
         losses = torch.nn.functional.cross_entropy(logits, row["odd"], reduction="none")
         return losses.view(-1, TOKENS).mean(dim=1)
 
-    def row_loss(self, row: ParityRow, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def row_loss(self, row: ParityRow) -> tuple[Tensor, Tensor]:
         """Return a loss, which adds up to the mean over this rank's windows, and each window's."""
         losses = self.window_losses(row)
         return losses.sum() / self.rank_windows, losses

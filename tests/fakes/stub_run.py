@@ -58,9 +58,10 @@ class StubRun:
             meter=SimpleNamespace(throughput={}),
             validated=lambda: (None, {}),
         )
-        self.metrics.follow(trial, stalls=[])
+        self.metrics.trial = trial
+        self.metrics.stalls = []
         alone = core.DummyDistributedContext()
-        self.checkpoints = LocalCheckpoints(alone, self.metrics, run, self.pruning)
+        self.checkpoints = LocalCheckpoints(alone, self.metrics, lambda: run, self.pruning)
 
         last_step = max(self.done, min(until, self.length))
         ends = stopped or last_step == self.length  # a killed run saves nothing at its end

@@ -10,7 +10,7 @@ from detalbert.corpus.examples import ExampleKind
 from detalbert.corpus.read import Corpus
 from detalbert.corpus.write import write_shards
 from detalbert.engine.forward import Forward
-from detalbert.squad.tokenizer import named_tokenizer
+from detalbert.squad.encoding import named_tokenizer
 from pretrain.encoders import build_encoder
 from pretrain.examples import PretrainExamples
 from pretrain.hparams import ALBERT, parse_pretrain_hparams, parse_text_config
