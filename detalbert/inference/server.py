@@ -1,13 +1,14 @@
 """Page and JSON endpoint for questions to a trained model: `python predict.py --serve`.
 
-Questions that wait are answered together, in packed rows, one row after another on all cores. A row
-for each core would give 32 clients a fifth more answers, and one client slower ones.
+Questions that wait are answered together, in packed rows: two batches at a time, each on half of
+the cores, as the threads of a row wait for each other. A question alone is computed by all cores.
 
 Each response ends its connection, so that requests sent ahead cost nothing. For slow clients, TLS
 and limits per address a proxy stands in front.
 """
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import os
@@ -16,7 +17,7 @@ import socket
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from threading import Thread
 from typing import Any
 
@@ -67,14 +68,15 @@ Job = tuple[Ask, Future[Reply]]
 
 
 class Batcher:
-    """Queue of questions, and the one thread that answers those that wait together."""
+    """Queue of questions, and two threads, each of which answers some that wait together."""
 
     def __init__(self, trained: Trained, threshold: float) -> None:
         self.trained = trained
         self.threshold = threshold
         self.cores = torch.get_num_threads()
         self.queue: Queue[Job] = Queue(WAITING)
-        Thread(target=self._work, daemon=True).start()
+        for _ in range(2):
+            Thread(target=self._work, daemon=True).start()
 
     async def ask(self, question: Ask) -> Reply:
         """Return the reply to a question.
@@ -96,11 +98,13 @@ class Batcher:
 
     def _work(self) -> None:
         """Answer what waits, at most TOGETHER at a time, without an end."""
-        torch.set_num_threads(self.cores)  # of this thread
         while True:
             jobs = [self.queue.get()]
-            while len(jobs) < TOGETHER and not self.queue.empty():
-                jobs.append(self.queue.get())
+            with contextlib.suppress(Empty):
+                while len(jobs) < TOGETHER:
+                    jobs.append(self.queue.get_nowait())
+            batches = min(len(jobs), 2)  # at a time
+            torch.set_num_threads(max(1, self.cores // batches))  # of this thread
             # Nobody waits any more for those that are cancelled.
             jobs = [job for job in jobs if job[1].set_running_or_notify_cancel()]
             if jobs:
