@@ -42,7 +42,8 @@ from detalbert.inference.reply import MAX_QUESTION, Reply, ask_together
 CONTEXT = 200_000  # characters
 BODY = 12 * (CONTEXT + MAX_QUESTION) + 1000  # bytes: JSON may write a character as two \uXXXX
 WAITING = 64  # questions behind those that the model works on
-TOGETHER = 16  # questions that are answered at a time; what is more than a row gets a second one
+THREADS = 2  # batches that are answered at a time
+TOGETHER = 16  # questions of a batch; what is more than a row gets a second one
 SECONDS = 30.0  # for an answer
 CONNECTIONS = 1000
 OPEN = ("/", "/health")  # need no token: the page holds nothing, and asks for it
@@ -68,14 +69,14 @@ Job = tuple[Ask, Future[Reply]]
 
 
 class Batcher:
-    """Queue of questions, and two threads, each of which answers some that wait together."""
+    """Queue of questions, and threads, each of which answers some that wait together."""
 
     def __init__(self, trained: Trained, threshold: float) -> None:
         self.trained = trained
         self.threshold = threshold
         self.cores = torch.get_num_threads()
         self.queue: Queue[Job] = Queue(WAITING)
-        for _ in range(2):
+        for _ in range(THREADS):
             Thread(target=self._work, daemon=True).start()
 
     async def ask(self, question: Ask) -> Reply:
@@ -103,7 +104,7 @@ class Batcher:
             with contextlib.suppress(Empty):
                 while len(jobs) < TOGETHER:
                     jobs.append(self.queue.get_nowait())
-            batches = min(len(jobs), 2)  # at a time
+            batches = min(len(jobs), THREADS)  # at a time
             torch.set_num_threads(max(1, self.cores // batches))  # of this thread
             # Nobody waits any more for those that are cancelled.
             jobs = [job for job in jobs if job[1].set_running_or_notify_cancel()]

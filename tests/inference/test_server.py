@@ -154,13 +154,22 @@ class Held:
             raise RuntimeError("one of them")
         return ask_together(trained, pairs, threshold)
 
+    def start(self, pool, port, questions):
+        """Send a question for each thread of the server; return the requests, which are held."""
+        requests = []
+        for number in range(server.THREADS):
+            requests.append(pool.submit(send, port, questions[number]))
+            # It found a thread idle: nothing is waited for.
+            wait_for(lambda: self.sizes == [1] * len(requests))
+        return requests
+
     def ask(self, port, questions):
-        """Return statuses and replies of questions; all but the first come while it is held."""
+        """Return statuses and replies; all but the first two come while those are held."""
         with ThreadPoolExecutor(len(questions)) as pool:
-            requests = [pool.submit(send, port, questions[0])]
-            wait_for(lambda: self.sizes == [1])  # it found the model idle: nothing is waited for
-            requests += [pool.submit(send, port, question) for question in questions[1:]]
-            wait_for(lambda: meter(port, "waiting") == len(questions) - 1)
+            requests = self.start(pool, port, questions)
+            later = questions[len(requests) :]
+            requests += [pool.submit(send, port, question) for question in later]
+            wait_for(lambda: meter(port, "waiting") == len(later))
             self.go.set()
             return [request.result() for request in requests]
 
@@ -174,11 +183,13 @@ def held(monkeypatch):
 
 
 def test_questions_that_wait_share_rows(model, held):
-    """At most some at a time."""
+    """Two batches are answered at a time, each of at most some questions."""
     questions = [{**ASKED, "question": f"What did ship {number} carry?"} for number in range(20)]
     with serving_here(model) as port:
         replies = held.ask(port, questions)
-    assert held.sizes == [1, server.TOGETHER, 3]
+    assert held.sizes[:2] == [1, 1]
+    assert len(held.sizes) == 4
+    assert max(held.sizes) <= server.TOGETHER
     for (status, reply), question in zip(replies, questions, strict=True):
         assert status == 200
         expected = asdict(ask(model, question["question"], TEXT, 0.0))
@@ -189,16 +200,15 @@ def test_questions_that_wait_share_rows(model, held):
 
 def test_a_question_that_fails_fails_alone(model, held):
     with serving_here(model) as port:
-        replies = held.ask(port, [ASKED, {**ASKED, "question": "bad"}, ASKED])
-    assert [status for status, _ in replies] == [200, 500, 200]
-    assert "the server's log says how" in replies[1][1]["error"]
+        replies = held.ask(port, [ASKED, ASKED, {**ASKED, "question": "bad"}, ASKED])
+    assert [status for status, _ in replies] == [200, 200, 500, 200]
+    assert "the server's log says how" in replies[2][1]["error"]
 
 
 def test_what_is_too_much_or_too_late_is_not_computed(model, held, monkeypatch):
     monkeypatch.setattr(server, "WAITING", 1)
     with serving_here(model) as port, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(send, port, ASKED)
-        wait_for(lambda: held.sizes == [1])  # it is no longer in the queue
+        first, second = held.start(pool, port, [ASKED, ASKED])  # they are no longer in the queue
         monkeypatch.setattr(server, "SECONDS", 0.1)
         assert send(port, {**ASKED, "question": "late"})[0] == 504
         status, reply = send(port, {**ASKED, "question": "too much"})
@@ -206,7 +216,7 @@ def test_what_is_too_much_or_too_late_is_not_computed(model, held, monkeypatch):
         assert "too many" in reply["error"]
         monkeypatch.setattr(server, "SECONDS", 300.0)
         held.go.set()
-        assert first.result()[0] == 200
+        assert first.result()[0] == second.result()[0] == 200
         wait_for(lambda: send(port, ASKED)[0] == 200)
     assert set(held.questions) == {ASKED["question"]}
 
