@@ -115,15 +115,15 @@ def market_pools(region: str) -> Iterator[Pool]:
     Raises:
         UserError: for a region without prices.
     """
-    for machine, prices in prices_in(region).to_dict("index").items():
-        gpu = gpu_of(str(machine))
+    for machine, prices in prices_in(region).items():
+        gpu = gpu_of(machine)
         if gpu is None or gpu.retired:
             continue
         for market in MARKETS:
             yield Pool(
                 name="",
-                machine=str(machine),
-                slots=prices["slots"],
+                machine=machine,
+                slots=int(prices["slots"]),
                 spot=market == "spot",
                 region=region or USUAL_REGION,
                 gpu=gpu,
@@ -147,7 +147,7 @@ def priced_pool(pool: Pool, region: str, priced_as: tuple[str, str] | None) -> P
     region = region or pool.region or USUAL_REGION
     slots = slots_of(machine)
     price = math.nan
-    if machine in prices_in(region).index and slots:
+    if machine in prices_in(region) and slots:
         price = price_of(machine, region, market) * (pool.slots or slots) / slots
     return pool._replace(
         machine=pool.machine or machine,

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.flags import needing, number
-from detalbert.command import Parser, existing_file, page_file, refuse_first
+from detalbert.command import Parser, existing_file, needing, number, page_file, refuse_first
 from detalbert.errors import UserError, nearest
 from detalbert.escapes import escape_controls, one_line
 
@@ -225,9 +224,8 @@ def _notes(plan: Plan) -> Iterator[str]:
     note = f"prices of {_regions(plan)} of {PRICE_DAY:%-d %B %Y}"
     run = plan.published
     if run is not None:
-        dollars = run.machines * run.hours * run.dollars
         machines = f"{run.machines} x {run.instance}, {run.hours} h"
-        note += f"; in April 2021 the published run cost ${dollars:.0f} ({machines})"
+        note += f"; in April 2021 the published run cost ${run.cost:.0f} ({machines})"
     yield note
     if job.trials > 1:
         yield f"of a search of {job.trials} trials, one after the other; an ASHA stops some before"

@@ -61,8 +61,7 @@ def _draw(fitting: pd.DataFrame, plan: Any) -> str:
     axes.plot(best["hours"], best["dollars"], "r*", markersize=14, label="the one to take")
     published = plan.published
     if published is not None:
-        dollars = published.machines * published.hours * published.dollars
-        axes.plot(published.hours, dollars, "kx", label="the published run, April 2021")
+        axes.plot(published.hours, published.cost, "kx", label="the published run, April 2021")
     axes.set(xscale="log", yscale="log", xlabel="hours", ylabel="dollars")
     figure.legend(loc="upper center", ncols=3)
     file = io.StringIO()

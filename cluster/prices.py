@@ -1,4 +1,4 @@
-"""Prices of AWS's machines: SkyPilot's catalog, read by pandas.
+"""Prices of AWS's machines: SkyPilot's catalog.
 
 `cluster/data/aws-DAY.csv` has the columns and rows that are used here of catalogs/v8/aws/vms.csv
 (github.com/skypilot-org/skypilot-catalog), the spot price being the median over a region's zones. A
@@ -7,11 +7,12 @@ of; the latest day counts. A file was preferred to queries: what was planned or 
 computed again, without a network. The price is its age, which every report shows.
 """
 
+import csv
 import datetime
 import functools
+import statistics
+from collections import defaultdict
 from pathlib import Path
-
-import pandas as pd
 
 from cluster import DATA
 from detalbert.errors import UserError, nearest
@@ -23,50 +24,59 @@ USUAL_REGION = "us-east-1"
 MARKETS = ("on demand", "spot")
 
 
+# Of a machine: "slots", which are its GPUs, and dollars per hour "on demand" and on "spot".
+Prices = dict[str, float]
+
+
 @functools.cache
-def load_prices(path: Path = PRICE_FILE) -> pd.DataFrame:
+def load_prices(path: Path = PRICE_FILE) -> dict[str, dict[str, Prices]]:
     """Load the prices of Linux machines.
 
     Returns:
-        A frame by `machine` and `region` with the columns `slots` (GPUs of a machine), `on demand`
-        and `spot`: dollars per hour. Where AWS offers no spot machine, it is the price on demand.
+        Prices by region and machine. Where AWS offers no spot machine, that price is the one on
+        demand.
 
     Raises:
         UserError: if the file is no catalog.
     """
+    by_region: dict[str, dict[str, Prices]] = defaultdict(dict)
     try:
-        rows = pd.read_csv(path)
-        rows = rows[rows["Price"] > 0].fillna({"AcceleratorCount": 0})
         # A row per zone, which has a spot price of its own.
-        prices = rows.groupby(["InstanceType", "Region"]).agg(
-            slots=("AcceleratorCount", "first"),
-            on_demand=("Price", "first"),
-            spot=("SpotPrice", "median"),
-        )
-    except (KeyError, TypeError, ValueError):
+        zones = defaultdict(list)
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if float(row["Price"] or 0) > 0:
+                    zones[row["Region"], row["InstanceType"]].append(row)
+        for (region, machine), rows in zones.items():
+            on_demand = float(rows[0]["Price"])
+            spot = [float(row["SpotPrice"]) for row in rows if row["SpotPrice"]]
+            by_region[region][machine] = {
+                "slots": float(rows[0]["AcceleratorCount"] or 0),
+                "on demand": on_demand,
+                "spot": statistics.median(spot or [on_demand]),
+            }
+    except (KeyError, TypeError, ValueError, csv.Error):
+        by_region.clear()
+    if not by_region:
         raise UserError(
             "not a catalog of machines",
             key=str(path),
             cure="copy SkyPilot's catalogs/v8/aws/vms.csv there",
-        ) from None
-    prices = prices.rename_axis(["machine", "region"]).rename(columns={"on_demand": "on demand"})
-    prices["slots"] = prices["slots"].astype(int)
-    prices["spot"] = prices["spot"].fillna(prices["on demand"])
-    return prices
+        )
+    return by_region
 
 
-def prices_in(region: str) -> pd.DataFrame:
-    """Return the prices of a region, by `machine`; of USUAL_REGION if it is empty.
+def prices_in(region: str) -> dict[str, Prices]:
+    """Return the prices of a region by machine; of USUAL_REGION if it is empty.
 
     Raises:
         UserError: for a region that the catalog lacks.
     """
     prices = load_prices()
-    regions = prices.index.unique("region")
     region = region or USUAL_REGION
-    if region not in regions:
-        raise UserError("no such region", key=region, cure=nearest(region, regions))
-    return prices.xs(region, level="region")
+    if region not in prices:
+        raise UserError("no such region", key=region, cure=nearest(region, prices))
+    return prices[region]
 
 
 def price_of(machine: str, region: str = "", market: str = "on demand") -> float:
@@ -81,18 +91,18 @@ def price_of(machine: str, region: str = "", market: str = "on demand") -> float
         UserError: if the catalog has no such machine in the region.
     """
     prices = prices_in(region)
-    if machine not in prices.index:
-        near = nearest(machine, prices.index)
-        if not near.startswith("did you"):  # a list of all types would be too long
-            near = "take a type or a region that the catalog has"
-        raise UserError(f"no price in {region or USUAL_REGION}", key=machine, cure=near)
-    return float(prices.at[machine, market])
+    if machine not in prices:
+        problem = f"no price in {region or USUAL_REGION}"
+        raise UserError(problem, key=machine, cure=nearest(machine, prices))
+    return prices[machine][market]
 
 
 def slots_of(machine: str) -> int | None:
     """Return the GPUs of a machine; 0 if it has none, None if the catalog lacks it."""
-    slots = load_prices()["slots"].groupby("machine").first()
-    return slots.get(machine)
+    for machines in load_prices().values():
+        if machine in machines:
+            return int(machines[machine]["slots"])
+    return None
 
 
 def parse_machine(text: str, key: str, region: str = "") -> tuple[str, str]:

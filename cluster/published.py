@@ -35,7 +35,8 @@ MODELS: dict[str, dict[str, Any]] = _SPEEDS["models"]  # keys of a config.json, 
 _RATES = {row["gpus"]: row["windows"] for row in SPEEDS if row["by"] == "Determined AI"}
 FINE_TUNING = []  # runs of MODEL, of April 2021
 for _row in _DATA["fine_tuning"]:
-    FINE_TUNING.append(SimpleNamespace(**_row, throughput=_RATES[_row["slots"]]))
+    _cost = _row["machines"] * _row["hours"] * _row["dollars"]
+    FINE_TUNING.append(SimpleNamespace(**_row, throughput=_RATES[_row["slots"]], cost=_cost))
 SERIES = []  # throughput and windows of each by GPUs or machines
 for _row in _DATA["scaling"]:
     # Those of speeds.yaml are of machines of eight GPUs.

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from cluster.experiment import Experiment
-from cluster.flags import needing
 from cluster.uploads import not_uploaded
+from detalbert.command import needing
 from detalbert.errors import UserError, nearest
 
 Problems = Iterator[UserError]

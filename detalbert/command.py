@@ -1,12 +1,15 @@
-"""Command lines: mistakes in flags as one line, told before a command imports what takes seconds.
+"""Command lines: mistakes in flags as one line, told before a command imports what takes seconds,
+and the libraries that a command needs.
 
 It imports the standard library only, so that every command can begin with it.
 """
 
 import argparse
+import contextlib
+import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,6 +56,24 @@ def page_file(text: str) -> Path:
     return path
 
 
+def number(flag: str, low: float, high: float) -> Callable[[str], float]:
+    """Return a parser of a flag's number that raises UserError, naming the flag, if invalid."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan  # which is within no limits
+        if not low <= value <= high:
+            raise UserError(
+                f"expected a number from {low:,.10g} to {high:,.10g}",
+                key=f"{flag} {text}",
+            )
+        return value
+
+    return read
+
+
 def refuse_first(command: str, check: Callable[[], object]) -> None:
     """Call `check` before `command` imports what only its work needs; if it raises UserError, end
     this process with one line. Then `explain_missing`.
@@ -75,3 +96,18 @@ def explain_missing(command: str) -> None:
             cure="use .venv/bin/python, which make train makes, or . .venv/bin/activate",
         )
         sys.exit(fail(command, missing))
+
+
+@contextlib.contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Convert a failed import to UserError that names the extra of pyproject.toml that has it."""
+    try:
+        yield
+    except ImportError as error:
+        missing = str(error.name).split(".")[0]
+        if missing in ("cluster", "detalbert", "reports"):
+            raise  # a fault of the package itself
+        raise UserError(
+            f"{missing} is not installed",
+            cure=f"run pip install -c constraints.txt '.[{extra}]'",
+        ) from None

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from detalbert.escapes import one_line
 from detalbert.redact import hide_secrets
 
+MOST_NAMES = 60  # that a cure lists
+
 
 class UserError(Exception):
     """A mistake that the user can fix, shown as one line: `KEY: PROBLEM; CURE`.
@@ -129,11 +131,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'x'?`, or the list of known names if none is near."""
+    """Return `did you mean 'x'?`, or the list of known names if none is near, of many the first."""
     names = sorted(known)
     matches = difflib.get_close_matches(name, names, n=1)
     if matches:
         return f"did you mean {matches[0]!r}?"
+    if len(names) > MOST_NAMES:
+        names[MOST_NAMES:] = ["..."]
     return f"known: {', '.join(names) or 'none'}"
 
 

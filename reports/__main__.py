@@ -18,8 +18,7 @@ import math
 import re
 from typing import Any
 
-from cluster.flags import needing, number
-from detalbert.command import Parser, page_file
+from detalbert.command import Parser, needing, number, page_file
 from detalbert.errors import UserError
 from detalbert.log import exit_with, fail
 

@@ -83,15 +83,14 @@ def _published_rows() -> list[Row]:
     rows = list[Row]()
     for published in FINE_TUNING:
         machine_hours = published.machines * published.hours
-        dollars = machine_hours * published.dollars
         rows.append(
             {
                 "name": f"published, {published.slots} x V100",
                 "machine": published.instance + (":spot" if published.spot else ""),
                 "hours": published.hours,
-                "dollars": dollars,
+                "dollars": published.cost,
                 "on demand": machine_hours * published.on_demand,
-                "$/1,000 windows": dollars / (EPOCHS * WINDOWS) * 1000,
+                "$/1,000 windows": published.cost / (EPOCHS * WINDOWS) * 1000,
                 "windows/s": published.throughput,
                 "exact": published.exact,
                 "f1": published.f1,

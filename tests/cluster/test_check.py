@@ -108,6 +108,7 @@ def test_exit_status_lines_and_json(capsys, tmp_path):
 def test_it_begins_soon(real_python):
     """Neither torch nor pandas nor Determined's client without need."""
     words = [real_python, "-X", "importtime", "-m", "cluster.check", "configs/single.yaml"]
+    words += ["--master", "cluster/master-aws-modern.yaml"]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0
     imported = {line.split("|")[-1].strip() for line in run.stderr.splitlines()}

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,7 +48,7 @@ def test_spot_takes_longer_at_its_price_of_an_hour(fitting):
     pairs = fitting.pivot(index=["machine", "count"], columns="market", values=["hours", "dollars"])
     assert (pairs["hours"]["spot"] > pairs["hours"]["on demand"]).all()
     # What is paid beside the work is a part of it.
-    prices = load_prices().xs("us-east-1", level="region")
+    prices = pd.DataFrame(load_prices()["us-east-1"]).T
     machines = pairs.index.get_level_values("machine")
     discount = (prices["spot"] / prices["on demand"]).reindex(machines).to_numpy()
     extra = pairs["dollars"]["spot"] / pairs["dollars"]["on demand"] / discount
@@ -99,7 +100,7 @@ def test_a_pool_of_ones_own_has_the_price_of_anothers_slots_and_its_own_gpus(slo
     priced = priced_pool(pool, region="", priced_as=("p4d.24xlarge", "spot"))
     assert priced.gpu.name == "A10G"
     assert priced.slots == (slots or 8)
-    price = load_prices().at[("p4d.24xlarge", "us-east-1"), "spot"]
+    price = load_prices()["us-east-1"]["p4d.24xlarge"]["spot"]
     assert priced.price == pytest.approx(machines * price)
     # Its whole machines are an option, whatever their slots and those of the config.
     assert priced.slots in set(plan_options([priced], job_of("modern8"))["slots"])

@@ -1,5 +1,6 @@
 """Prices: the catalog that ships, one as SkyPilot publishes it, and what names a machine."""
 
+import pandas as pd
 import pytest
 
 from cluster.machines import gpu_of
@@ -30,14 +31,17 @@ m9.huge,,,2.0,8.0,,,,mars-1,m1-az1,arm64
 def test_the_catalog_as_it_is_published(tmp_path):
     path = tmp_path / "aws-2027-01-01.csv"
     path.write_text(HEAD + PUBLISHED)
-    prices = load_prices(path)
-    rows = {row[0]: row[1:] for row in prices.itertuples(name=None)}
-    assert rows == {
-        ("g9.xlarge", "mars-1"): (2, 2.0, 0.6),  # the median over the zones
-        ("g9.xlarge", "mars-2"): (2, 3.0, 3.0),  # no spot machine: the price on demand
-        ("m9.large", "mars-1"): (0, 0.1, 0.05),
+    assert load_prices(path) == {
+        "mars-1": {
+            "g9.xlarge": _row(2, 2.0, 0.6),  # the median over the zones
+            "m9.large": _row(0, 0.1, 0.05),
+        },
+        "mars-2": {"g9.xlarge": _row(2, 3.0, 3.0)},  # no spot machine: the price on demand
     }
-    assert list(prices.columns) == ["slots", "on demand", "spot"]
+
+
+def _row(slots, on_demand, spot):
+    return {"slots": slots, "on demand": on_demand, "spot": spot}
 
 
 @pytest.mark.parametrize(
@@ -52,14 +56,18 @@ def test_another_file_is_refused_in_one_line(text, tmp_path):
 
 
 def test_the_catalog_that_ships():
-    prices = load_prices()
+    rows = [
+        {"machine": machine, **prices}
+        for machines in load_prices().values()
+        for machine, prices in machines.items()
+    ]
+    prices = pd.DataFrame(rows)
     assert len(prices) > 400
     assert (prices["spot"] <= 1.01 * prices["on demand"]).all()  # a median of zones
     assert (prices["spot"] > 0).all()
     # A machine has as many GPUs everywhere, and the plan knows them.
     assert prices.groupby("machine")["slots"].nunique().eq(1).all()
-    machines = prices[prices["slots"] > 0].index.unique("machine")
-    assert all(gpu_of(machine) for machine in machines)
+    assert all(gpu_of(machine) for machine in prices[prices["slots"] > 0]["machine"])
     assert price_source() == "us-east-1, 24 May 2026"
     assert PRICE_DAY.year >= 2026
 
