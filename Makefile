@@ -8,6 +8,8 @@
 PYTEST = .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
 TRANSFORMERS_4 = transformers==4.57.6 tokenizers==0.22.2 huggingface-hub==0.36.2
 export PYTHON
+# Modules are compiled once, whatever the environment says, and not at each of a thousand starts.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: train check quick test tests soak gpu gpu-wheels packages
 

@@ -192,10 +192,12 @@ def unreadable(address: str) -> Callable[[Exception], UserError]:
 
     def convert(error: Exception) -> UserError:
         if isinstance(error, UnicodeError):
+            problem = first_line(error)
             names = _not_utf8(Path(address))
-            others = f" (so it is with {len(names)} files there: {', '.join(names):.100})"
+            if len(names) > 1:
+                problem += f" (so it is with {len(names)} files there: {', '.join(names):.100})"
             return UserError(
-                first_line(error) + others * (len(names) > 1),
+                problem,
                 key=address,
                 cure="save it as UTF-8: `iconv -f LATIN1 -t UTF-8 OLD > NEW`",
             )
