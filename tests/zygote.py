@@ -22,11 +22,12 @@ import threading
 import time
 
 LARGE = """
-matplotlib.figure matplotlib.backends.backend_svg datasets determined.common.api.bindings
-determined.pytorch torch_optimizer torch._dynamo torch.distributed.checkpoint.state_dict
+matplotlib.figure matplotlib.backends.backend_svg datasets
+determined.common.api.bindings determined.pytorch jsonschema pydantic.json_schema
+torch_optimizer torch._dynamo torch.distributed.checkpoint.state_dict
 torch.distributed.elastic.rendezvous.dynamic_rendezvous torch.distributed.fsdp
-torch.distributed.launcher.api torch.utils.tensorboard transformers.models.albert.modeling_albert
-transformers.models.llama.modeling_llama""".split()
+torch.distributed.launcher.api torch.utils.tensorboard
+transformers.models.albert.modeling_albert transformers.models.llama.modeling_llama""".split()
 SIZE = 1 << 20  # bytes of a request: arguments and environment
 
 

@@ -4,11 +4,12 @@ What is right is what the scorer of `data.language` says, so the page agrees wit
 run.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from detalbert.run_page.excerpt import cut_sentence
 from detalbert.settings.languages import ENGLISH
@@ -16,6 +17,9 @@ from detalbert.squad.answers import Answers
 from detalbert.squad.error_groups import find_group
 from detalbert.squad.example import Example
 from detalbert.squad.metrics import gold_scores
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Z = 1.96  # standard errors on either side that hold 95 % of a normal distribution
 FEWEST = 5  # answers of a threshold or a bin that is shown
@@ -38,6 +42,8 @@ def collect(
     examples: Sequence[Example], answers: Answers, threshold: float, language: str = ENGLISH
 ) -> Outcomes:
     """Return the outcomes of all `examples`; `threshold`: of the answers; `language`: theirs."""
+    import pandas as pd  # takes half a second, at each start
+
     rows = []
     for example in examples:
         prediction = answers.predictions[example.id]
