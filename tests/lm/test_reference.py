@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import yaml
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from detalbert.errors import UserError
@@ -45,6 +46,15 @@ def windows_of(row, end):
         segments = window.tensor_split(document_ends.tolist())
         unpacked.append((window, torch.tensor([len(segment) for segment in segments])))
     return unpacked
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_products_are_of_the_precision_that_is_set(precision, tmp_path, cache_dir):
+    path = config_file(tmp_path, TINY_LM, cache_dir, precision=precision)
+    with trial_of(path) as trial:
+        # On one process, too, weights that are gathered in half precision are DTensors.
+        weight = next(trial.model.parameters())
+        assert isinstance(weight, DTensor) == (precision == "bf16")
 
 
 def plain_losses(

@@ -1,10 +1,12 @@
 """`runs`: folders and trials, best first, and the keys in which they differ."""
 
 import json
+from argparse import Namespace
 
 import pytest
 
 from reports.bill import bill
+from reports.forms import write
 from reports.records import Owner, Records, Trial
 from reports.runs import trial_runs
 from tests.fakes.records import ON_DEMAND, Cluster, Held, Ran, Tried
@@ -25,6 +27,14 @@ def array(tmp_path):
     write_run(runs / "job_4", metric="loss", lr_scale=0.5)
     write_run(runs / "job_5", [1], lr_scale=0.5)
     return runs
+
+
+def test_a_name_is_printed_as_it_is(capsys):
+    args = Namespace(html=None, form="")
+    write(args, "[b]Runs[/b] :rocket:", [{"name": "[red]a[/red] :smile:"}], notes=[])
+    printed = capsys.readouterr().out
+    assert "[b]Runs[/b] :rocket:" in printed
+    assert "[red]a[/red] :smile:" in printed
 
 
 def test_the_best_run_is_first(report, array):

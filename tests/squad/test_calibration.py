@@ -75,6 +75,15 @@ def test_few_questions_do_not_make_probabilities_calibrated(count):
     assert np.mean(losses) < surprise(raw, right)
 
 
+@pytest.mark.parametrize(
+    ("count", "slope", "is_shown"),
+    [(2000, 0.4, True), (60, 0.4, False), (40, 50.0, False), (60, 50.0, True)],
+)
+def test_probabilities_are_shown_by_many_questions_and_a_small_gap(count, slope, is_shown):
+    scores, _ = calibration.fit_calibration(*made_up(count, slope))
+    assert calibration.is_calibrated(scores) == is_shown
+
+
 def outcomes(examples, n_best, predictions, scores):
     """Return the probability of each answer given, and whether it is right."""
     confidence = []

@@ -193,6 +193,14 @@ def test_columns_by_other_names(row, columns, texts, tmp_path):
     assert tuple(text for text, _ in example.answers) == texts
 
 
+def test_a_column_that_is_named_is_in_some_row(tmp_path):
+    path = write(tmp_path / "a.jsonl", {**ASKED, "answer": "tar"})
+    with pytest.raises(UserError, match="a.jsonl: no column 'Titel' .there: question, context, a"):
+        read(path, columns={"title": "Titel"})
+    source = open_source(str(path), "test", Path("cache"), Reading(columns={"answers": "Labels"}))
+    assert len(list(read_examples(source, answers_needed=False))) == 1
+
+
 NO_START = {"answers": [{"text": "tar", "answer_start": 44.5}]}
 # Rows, what is said of the first of them, and the columns that are named.
 REFUSED = {

@@ -10,6 +10,12 @@ from tests.fakes.runs import change, refusal, run
 
 pytestmark = pytest.mark.slow
 WORKLOADS = {"fine-tuning": TINY, "pretraining": TINY_PRETRAINING, "language model": TINY_LM}
+# Of a language model, 6 windows of 32 tokens.
+BATCHES = {
+    "fine-tuning": "8 windows, about 985 tokens per step, 512 at most in one forward",
+    "pretraining": "8 windows, about 388 tokens per step, 512 at most in one forward",
+    "language model": "6 windows, about 192 tokens per step, 64 at most in one forward",
+}
 NAMES = "train validation model device batch steps output".split()
 
 
@@ -37,6 +43,7 @@ def test_it_says_what_a_start_would_do_and_leaves_nothing(workload, tmp_path, ca
     lines = lines_of(capsys.readouterr().err)
     assert list(lines) == NAMES
     assert lines["output"] == str(tmp_path / "out")
+    assert lines["batch"] == BATCHES[workload]
 
 
 def test_it_reads_the_windows_that_are_there_and_the_run(tmp_path, capsys):

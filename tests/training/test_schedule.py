@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detalbert.settings.hparams import HParams
+from detalbert.training import schedule as schedules
 from detalbert.training.schedule import LocalStops, MasterStops, Schedule
 
 PERIODS = ("reporting_period", "validation_period", "checkpoint_period")
@@ -49,6 +50,18 @@ def test_a_request_comes_through_at_once_and_the_chief_says_once_who_asked(chief
     assert caplog.messages == ([line] if chief else [])
     stops.should_preempt = lambda acknowledge: True
     assert schedule.at(92) == {"report", "stop"}
+
+
+def test_a_master_that_does_not_say_the_state_is_one_warning(monkeypatch, caplog):
+    monkeypatch.setattr(schedules.master, "trial", Mock(side_effect=OSError("no route")))
+    stops = object.__new__(MasterStops)
+    stops.__dict__ |= {"distributed": core.DummyDistributedContext(), "searched": True}
+    stops._failed = False
+    assert not stops.dropped(5)
+    (message,) = caplog.messages
+    assert "no route" in message
+    assert not stops.dropped(6)
+    assert caplog.messages == [message]
 
 
 def test_an_advice_makes_one_checkpoint_at_the_next_report():
