@@ -131,13 +131,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'x'?`, or the list of known names if none is near, of many the first."""
+    """Return `did you mean 'x'?`, or if none is near the known names, of many their number."""
     names = sorted(known)
     matches = difflib.get_close_matches(name, names, n=1)
     if matches:
         return f"did you mean {matches[0]!r}?"
     if len(names) > MOST_NAMES:
-        names[MOST_NAMES:] = ["..."]
+        return f"none of the {len(names)} known names is near"
     return f"known: {', '.join(names) or 'none'}"
 
 

@@ -79,6 +79,11 @@ def test_prices_of_machines():
     assert slots_of("g5.12xlarge") == 4
     assert slots_of("m5.large") == 0
     assert slots_of("x9.large") is None
+    # Neither all names of the catalog nor a part of them.
+    with pytest.raises(UserError, match=r"^zzzz: no price in us-east-1; none of the \d+ known n"):
+        price_of("zzzz")
+    with pytest.raises(UserError, match="did you mean 'p5.48xlarge'"):
+        price_of("p5.48xlarg")
 
 
 @pytest.mark.parametrize(
