@@ -97,8 +97,7 @@ from detalbert.inference.find import find
 from detalbert.inference.model import Trained, choose_threshold, load_model
 from detalbert.inference.predict_file import UNCALIBRATED_LINE, check_folder, predict, score_table
 from detalbert.inference.reply import ask, check_text, read_context, show
-from detalbert.log import exit_with, fail, start_logging
-from detalbert.training.display import quiet_libraries
+from detalbert.log import exit_with, fail, quiet_libraries, start_logging
 from detalbert.training.workload import ANSWERING, LANGUAGE, check_mode
 
 

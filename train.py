@@ -21,7 +21,7 @@ if __name__ == "__main__":
     explain_missing("train.py")
 
 from detalbert.errors import as_raised
-from detalbert.log import fail, rank, start_logging
+from detalbert.log import fail, quiet_libraries, rank, start_logging
 from detalbert.processes import STOP_SIGNALS, end_on_signals, end_with_parent
 from detalbert.settings import experiment
 from detalbert.settings.values import Config
@@ -140,7 +140,7 @@ def leave(status: int) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run; return the exit status (cluster/restarts.md has the table)."""
     start_logging()
-    display.quiet_libraries()
+    quiet_libraries()
     determinism.choose_exact_kernels()
     with restored_signals():
         try:

@@ -9,6 +9,8 @@ import errno
 import logging
 import os
 import sys
+import threading
+import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -88,6 +90,24 @@ def start_logging() -> None:
     logging.getLogger("detalbert").setLevel(logging.INFO)
     logging.captureWarnings(True)
     sys.excepthook = lambda *error: log.error("uncaught exception", exc_info=error)
+
+
+def quiet_libraries() -> None:
+    """Silence logs of libraries that would interrupt the progress lines; keep their warnings."""
+    import transformers  # which takes seconds: a hook of a task logs, too
+
+    transformers.utils.logging.disable_progress_bar()
+    # matplotlib's: a container has no cache of fonts yet.
+    for name in "determined transformers huggingface_hub matplotlib".split():
+        logging.getLogger(name).setLevel(logging.ERROR)
+    threading.excepthook = _skip_write_errors
+    warnings.filterwarnings("ignore", message="Initializing zero-element tensors")  # an error comes
+
+
+def _skip_write_errors(args: threading.ExceptHookArgs) -> None:
+    """Leave out the traceback of TensorBoard's thread: `flush` raises its error again."""
+    if not isinstance(args.exc_value, OSError):
+        threading.__excepthook__(args)
 
 
 _HANDLER = _Stderr()

@@ -7,9 +7,8 @@ import pytest
 import tqdm.std
 
 from detalbert import progress
-from detalbert.log import start_logging
+from detalbert.log import quiet_libraries, start_logging
 from detalbert.progress import waiting
-from detalbert.training.display import quiet_libraries
 
 
 @pytest.fixture

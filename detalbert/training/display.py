@@ -6,12 +6,9 @@ step. A restart logs one line in their place.
 
 import logging
 import shlex
-import threading
-import warnings
 from dataclasses import asdict
 
 import torch
-import transformers
 
 from detalbert.engine.trial import StepTrial
 from detalbert.errors import counted
@@ -21,22 +18,6 @@ from detalbert.training.metrics import RunMetrics
 from detalbert.training.workload import Training, describe_model
 
 log = logging.getLogger(__name__)
-
-
-def quiet_libraries() -> None:
-    """Silence logs of libraries that would interrupt the progress lines; keep their warnings."""
-    transformers.utils.logging.disable_progress_bar()
-    # matplotlib's: a container has no cache of fonts yet.
-    for name in "determined transformers huggingface_hub matplotlib".split():
-        logging.getLogger(name).setLevel(logging.ERROR)
-    threading.excepthook = _skip_write_errors
-    warnings.filterwarnings("ignore", message="Initializing zero-element tensors")  # an error comes
-
-
-def _skip_write_errors(args: threading.ExceptHookArgs) -> None:
-    """Leave out the traceback of TensorBoard's thread: `flush` raises its error again."""
-    if not isinstance(args.exc_value, OSError):
-        threading.__excepthook__(args)
 
 
 def say_start(trial: StepTrial, checkpoint: str | None) -> None:
