@@ -90,15 +90,21 @@ def test_cuts_of_a_cluster_have_one_sum(report):
     assert dollars["ada"] == pytest.approx(38.6784 + (10 + 10) / 60 * HOUR, abs=0.005)
 
 
-def test_a_container_that_did_not_start_is_on_its_agents_machine(report):
+@pytest.mark.parametrize(
+    ("second", "again", "minutes"),
+    [("i-a", "12:10", 31), ("i-b", "12:11", 30)],
+)
+def test_a_container_that_did_not_start_is_on_its_agents_machine(report, second, again, minutes):
     """Its time was billed twice: to the trial, and as the machine's idle time."""
     held = [
         Held("9.t.0", "12:00", "12:10", ["i-a"], exit=LEFT, silent=True),
-        Held("9.t.1", "12:10", "12:30", ["i-a"]),
+        Held("9.t.1", again, "12:31", [second]),
     ]
-    lives = [("i-a", "12:00", "12:30")]
+    lives = [("i-a", "12:00", "12:31")]
+    if second != "i-a":
+        lives = [("i-a", "12:00", "12:10"), (second, again, "12:31")]
     (row,) = report("cost", *SINCE, of=Cluster(one(9, *held), lives, lives))["rows"]
-    assert row["dollars"] == pytest.approx(0.5 * HOUR * 0.3)
+    assert row["dollars"] == pytest.approx(minutes / 60 * HOUR * 0.3)
     assert row["preempted"] == 1
 
 
