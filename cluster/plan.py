@@ -15,7 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detalbert.command import Parser, existing_file, needing, number, page_file, refuse_first
+from detalbert.command import (
+    Parser,
+    add_price_pool,
+    existing_file,
+    needing,
+    number,
+    page_file,
+    refuse_first,
+)
 from detalbert.errors import UserError, nearest
 from detalbert.escapes import escape_controls, one_line
 
@@ -48,13 +56,7 @@ def _parser() -> Parser:
         metavar="N",
         help="dollars that it may cost",
     )
-    add(
-        "--price-pool",
-        action="append",
-        default=[],
-        metavar="POOL=INSTANCE[:spot]",
-        help="price a pool of machines of your own",
-    )
+    add_price_pool(parser)
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="config key to set")
     add("--json", action="store_true", help="print the plan as JSON")
     add("--html", type=page_file, metavar="FILE", help="also write a page")

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -72,6 +73,28 @@ def number(flag: str, low: float, high: float) -> Callable[[str], float]:
         return value
 
     return read
+
+
+def moment(text: str) -> Any:
+    """Parse the time of a flag, in UTC if it names no zone; argparse names the flag."""
+    import pandas as pd  # takes a second: --help does without
+
+    # pandas reads "now" and "5" as times, too.
+    with contextlib.suppress(ValueError):
+        if re.match(r"\d{4}-\d\d-\d\d", text):
+            return pd.to_datetime(text, utc=True)
+    raise argparse.ArgumentTypeError(f"{text!r} is not as 2026-11-20 or 2026-11-20T10:00:00Z")
+
+
+def add_price_pool(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that prices a pool whose machines no master launches."""
+    parser.add_argument(
+        "--price-pool",
+        action="append",
+        default=[],
+        metavar="POOL=INSTANCE[:spot]",
+        help="price a pool of your own machines",
+    )
 
 
 def refuse_first(command: str, check: Callable[[], object]) -> None:

@@ -12,13 +12,10 @@ master does not answer.
 """
 
 import argparse
-import contextlib
 import importlib
 import math
-import re
-from typing import Any
 
-from detalbert.command import Parser, needing, number, page_file
+from detalbert.command import Parser, add_price_pool, moment, needing, number, page_file
 from detalbert.errors import UserError
 from detalbert.log import exit_with, fail
 
@@ -88,29 +85,12 @@ def _add_master_flags(parser: argparse.ArgumentParser) -> None:
     add("--experiment", type=int, nargs="+", default=[], metavar="ID")
     add("--workspace", metavar="NAME", help="all experiments of a workspace")
     add("--project", metavar="NAME", help="all experiments of a project, or of --workspace's")
-    add("--since", type=_time, metavar="TIME", help="begin of a span; alone: of all that ran")
-    add("--until", type=_time, metavar="TIME", help="end of the span (default: now)")
+    add("--since", type=moment, metavar="TIME", help="begin of a span; alone: of all that ran")
+    add("--until", type=moment, metavar="TIME", help="end of the span (default: now)")
     add("--master", metavar="URL", help="master (default: DET_MASTER, as for det)")
     add("--user", help="user, as in det -u")
     add("--region", default="", help="AWS region of all prices (default: that of each pool)")
-    add(
-        "--price-pool",
-        action="append",
-        default=[],
-        metavar="POOL=INSTANCE[:spot]",
-        help="price a pool of your own machines",
-    )
-
-
-def _time(text: str) -> Any:
-    """Parse the time of a flag; argparse names the flag."""
-    from reports.queries import parse_time  # --help needs none of its libraries
-
-    # pandas reads "now" and "5" as times, too.
-    with contextlib.suppress(ValueError):
-        if re.match(r"\d{4}-\d\d-\d\d", text):
-            return parse_time(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not as 2026-11-20 or 2026-11-20T10:00:00Z")
+    add_price_pool(parser)
 
 
 if __name__ == "__main__":

@@ -160,15 +160,10 @@ def bill(records: Records, prices: Mapping[str, SlotPrice]) -> pd.DataFrame:
             for node in allocation.nodes:
                 tasks[node].append(allocation)
     allocations = pd.DataFrame(held, columns=COLUMNS)
-    frames = []
-    for phase, (left, right) in zip(PHASES, pairwise(BOUNDS), strict=False):
-        frames.append(
-            allocations.assign(
-                phase=phase,
-                left=allocations[left],
-                right=allocations[right],
-            )
-        )
+    frames = [
+        allocations.assign(phase=phase, left=allocations[left], right=allocations[right])
+        for phase, (left, right) in zip(PHASES, pairwise(BOUNDS), strict=False)
+    ]
     idle = list[dict[str, object]]()
     for machine in records.machines:
         holders = tasks[machine.name]

@@ -72,10 +72,9 @@ def write(
     elif args.form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         for row in [dict(zip(columns, columns, strict=True)), *rows]:
-            values = [row.get(column) for column in columns]
             writer.writerow(
                 csv_cell(escape_controls(value)) if isinstance(value, str) else value
-                for value in values
+                for value in map(row.get, columns)
             )
     else:
         texts = {column for row in rows for column in row if isinstance(row[column], str)}

@@ -33,6 +33,7 @@ from reports.records import (
 
 DAY = pd.Timedelta(days=1)
 SECOND = pd.Timedelta(seconds=1)
+ZULU = "%Y-%m-%dT%H:%M:%SZ"  # the one form that the master's CSV takes
 # After it the master gives up a machine on which no agent started.
 GIVEN_UP = pd.Timedelta(minutes=25)
 _FORM = TypeAdapter(Records, config={"arbitrary_types_allowed": True, "strict": True})
@@ -127,7 +128,10 @@ class _Reader:
             return records
         start = min([allocation.start for allocation in held], default=since)
         end = max([allocation.end for allocation in held], default=until)
-        rows = self.csv_rows(start, end)
+        # A machine boots before, and idles behind.
+        first = f"{start - DAY:{ZULU}}"
+        last = f"{end + DAY:{ZULU}}"
+        rows = self.csv_rows(first, last)
         for number in sorted({row["experiment_id"] for row in rows if records.whole}):
             # Other tasks have none or 0, and some have been deleted.
             with contextlib.suppress(UserError):
@@ -140,8 +144,10 @@ class _Reader:
             is_near = records.whole or row.get("resource_pool", "") in {"", *pools}
             if is_near and row["experiment_id"] not in experiments:
                 trials += self.other(row)
-        machines = self.machines(start, end)
-        return records._replace(trials=trials, machines=machines)
+        raw = self.ask("ResourceAllocationRaw", timestampAfter=first, timestampBefore=last)
+        entries = raw.resourceEntries or []
+        _add_hidden(trials, entries)
+        return records._replace(trials=trials, machines=self.machines(entries))
 
     def other(self, row: Mapping[str, str]) -> Iterator[Trial]:
         """Yield an allocation of the CSV, of another task or of a deleted experiment. One without
@@ -297,25 +303,20 @@ class _Reader:
             pools[pool.name] = pool
         return pools
 
-    def machines(self, start: Moment, end: Moment) -> list[MachineLife]:
-        """Return the lives of the machines of a span, and of what boots and idles beside it."""
-        raw = self.ask(
-            "ResourceAllocationRaw",
-            timestampAfter=_zulu(start - DAY),
-            timestampBefore=_zulu(end + DAY),
-        )
-        entries = []
-        for entry in raw.resourceEntries or []:
+    def machines(self, raw: Sequence[Any]) -> list[MachineLife]:
+        """Return the lives of machines."""
+        entries = [
+            MachineLife(
+                name=entry.username,
+                start=parse_time(entry.startTime),
+                end=self.end(entry.endTime),
+                slots=entry.slots or 0,
+                launched=entry.kind == "instance",
+            )
+            for entry in raw
             # A name that begins so is of a spot request that waits.
-            if entry.kind in ("agent", "instance") and not entry.username.startswith("sir-"):
-                machine = MachineLife(
-                    name=entry.username,
-                    start=parse_time(entry.startTime),
-                    end=self.end(entry.endTime),
-                    slots=entry.slots or 0,
-                    launched=entry.kind == "instance",
-                )
-                entries.append(machine)
+            if entry.kind in ("agent", "instance") and not entry.username.startswith("sir-")
+        ]
         frame = pd.DataFrame(entries, columns=MachineLife._fields)
         agents = frame[~frame["launched"].astype(bool)]
 
@@ -331,12 +332,9 @@ class _Reader:
         rows = pd.concat([launched, own]).itertuples(index=False)
         return [MachineLife(*row) for row in rows]
 
-    def csv_rows(self, start: Moment, end: Moment) -> list[Mapping[str, str]]:
-        """Return the allocations of all tasks that held machines in a span, or a day beside it."""
-        span = {
-            "timestamp_after": _zulu(start - DAY),
-            "timestamp_before": _zulu(end + DAY),
-        }
+    def csv_rows(self, first: str, last: str) -> list[Mapping[str, str]]:
+        """Return the allocations of all tasks that held machines in a span."""
+        span = {"timestamp_after": first, "timestamp_before": last}
         text = self.session.get(CSV, params=span).text
         rows = csv.DictReader(text.splitlines())
         (rows.fieldnames or []).index("start_time")  # raises ValueError without such a column
@@ -348,6 +346,21 @@ class _Reader:
         return parse_time(text) if text else self.now
 
 
-def _zulu(moment: Moment) -> str:
-    """Return a time in the one form that the master's CSV takes."""
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+def _add_hidden(trials: Sequence[Trial], entries: Sequence[Any]) -> None:
+    """Add behind a trial's reports when the first of each allocation was. The master hides the
+    reports of one that saved no step when a later one has taken these steps.
+    """
+    experiments = {trial.owner.experiment for trial in trials if trial.reports}
+    # What a trial did, by its begin: the start of an allocation, or the end of what was before.
+    spans = {
+        parse_time(entry.startTime): (entry.kind, parse_time(entry.endTime))
+        for entry in entries
+        if entry.experimentId in experiments
+    }
+    for trial in trials:
+        for allocation in trial.allocations if trial.reports else ():
+            kind, end = "", allocation.start
+            while kind != "training" and end in spans:
+                kind, end = spans.pop(end)
+            if kind == "training":
+                trial.reports.append(trial.reports[0]._replace(time=end, windows=0.0))

@@ -56,7 +56,7 @@ class Trial(NamedTuple):
     owner: Owner
     state: str
     allocations: Sequence[Allocation]
-    reports: Sequence[TrainingReport] = ()
+    reports: list[TrainingReport] = []
     checkpoints: Sequence[Moment] = ()
     run: Mapping[str, Any] = {}  # what it did, in the shape of runs.py
 

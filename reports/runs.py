@@ -181,10 +181,11 @@ def _price(run: Row, machine: str, region: str) -> Row:
     price = machine_price(machine, region=region, key=f"{run['name']}@{machine}")
     machine_slots = price.slots or 1
     slots = math.ceil(run["slots"] / machine_slots) * machine_slots
+    slot_hours = slots * run["hours"]
     return {
         "machine": machine,
-        "dollars": slots * run["hours"] * price.dollars,
-        "on demand": slots * run["hours"] * price.on_demand,
+        "dollars": slot_hours * price.dollars,
+        "on demand": slot_hours * price.on_demand,
     }
 
 

@@ -8,6 +8,7 @@ that of their start and end.
 
 import argparse
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pandas as pd
 
@@ -28,9 +29,9 @@ def run(args: argparse.Namespace) -> int:
     runs, notes = read_runs(args)
     points = [_point(run) for run in runs]
     # Beside measured runs stand at least those published ones that are of equal examples.
-    for point in _published_points():
-        if args.published or (runs and point["windows"]):
-            points.append(point)
+    points += [
+        point for point in _published_points() if args.published or (runs and point["windows"])
+    ]
     if not points:
         raise UserError(
             "nothing to report",
@@ -91,17 +92,17 @@ def _point(run: Row) -> Row:
 
 def _published_points() -> Iterator[Row]:
     """Yield the published throughputs; N are GPUs, or machines, as the name of the series says."""
-    fine_tuning = {row.slots: row.throughput for row in FINE_TUNING}
-    series = [
-        ("fine-tuning xxlarge, over GPUs", fine_tuning, dict[int, float]()),
-        *[(row.series, row.throughput, row.windows) for row in SERIES],
-    ]
-    for name, throughput, windows in series:
-        for size, speed in throughput.items():
+    fine_tuning = SimpleNamespace(
+        series="fine-tuning xxlarge, over GPUs",
+        throughput={row.slots: row.throughput for row in FINE_TUNING},
+        windows={},
+    )
+    for series in [fine_tuning, *SERIES]:
+        for size, speed in series.throughput.items():
             yield {
-                "series": name,
+                "series": series.series,
                 "source": "published",
                 "N": size,
                 "windows/s": speed,
-                "windows": windows.get(size),
+                "windows": series.windows.get(size),
             }

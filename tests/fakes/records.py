@@ -8,6 +8,7 @@ its agent ends. An agent logs 30 ms before the master records a start.
 
 import json
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from determined.common.api import bindings
@@ -258,6 +259,9 @@ def _log_line(held):
 
 def _reports(number, trial):
     for clock, steps, speed in trial.reports:
+        # A report of these steps or fewer, by a later start, hides it.
+        if any(at(later) > at(clock) and done <= steps for later, done, _ in trial.reports):
+            continue
         yield {
             "trialId": number,
             "archived": False,
@@ -297,8 +301,10 @@ def _pool(name, own):
 
 
 def _entries(cluster):
-    rows = [("training", "ada", "10:15", "10:35")]
-    rows += [("instance", *row) for row in cluster.instances]
+    for number, ran in cluster.ran.items():
+        for trial in ran.trials if ran.kind == "TRIAL" else ():
+            yield from _stretches(number, ran, trial)
+    rows = [("instance", *row) for row in cluster.instances]
     rows += [("agent", *row) for row in cluster.agents]
     for kind, name, start, end in rows:
         yield {
@@ -309,6 +315,23 @@ def _entries(cluster):
             "endTime": at(end),
             "slots": cluster.slots.get(name, 8),
         }
+
+
+def _stretches(number, ran, trial):
+    """Yield what a trial did: each begins where what was before ends. Hidden reports are here."""
+    ends = [(at(held.start), "") for held in trial.held if held.start]
+    ends += [(at(clock), "training") for clock, _, _ in trial.reports]
+    ends += [(at(clock), "checkpointing") for clock in trial.checkpoints]
+    for (start, _), (end, kind) in pairwise(sorted(ends)):
+        if kind:
+            yield {
+                "kind": kind,
+                "experimentId": number,
+                "username": ran.user,
+                "startTime": start,
+                "endTime": end,
+                "slots": ran.slots,
+            }
 
 
 def _csv(cluster):

@@ -8,6 +8,7 @@ from tests.fakes.http import AnswerServer, assert_recorded
 from tests.fakes.records import (
     CSV,
     DEFAULT,
+    FAILED,
     LEFT,
     ON_DEMAND,
     SPOT,
@@ -106,6 +107,25 @@ def test_a_container_that_did_not_start_is_on_its_agents_machine(report, second,
     (row,) = report("cost", *SINCE, of=Cluster(one(9, *held), lives, lives))["rows"]
     assert row["dollars"] == pytest.approx(minutes / 60 * HOUR * 0.3)
     assert row["preempted"] == 1
+
+
+def test_a_start_that_saved_nothing_lost_its_work_and_not_its_start(report):
+    """The master hides its reports once another start has taken the same steps."""
+    held = [
+        Held("9.t.0", "12:00", "12:30", ["i-a"], exit=FAILED),
+        Held("9.t.1", "12:31", "13:00", ["i-a"]),
+    ]
+    speed = 100 * 256 / 300  # so that 100 steps take five minutes
+    reports = [
+        ("12:10", 100, speed),
+        ("12:20", 200, speed),
+        ("12:42", 100, speed),
+        ("12:55", 200, speed),
+    ]
+    trial = Tried(held, checkpoints=["12:59"], reports=reports)
+    (row,) = report("cost", "--experiment", "9", *UNTIL, of=Cluster({9: Ran([trial])}))["rows"]
+    assert row["start-up"] == pytest.approx(8 * (5 + 6) / 60)
+    assert row["lost"] == pytest.approx(8 * 25 / 60)
 
 
 def test_another_task_is_of_no_experiment(report):
