@@ -291,10 +291,9 @@ def _measure(frame: pd.DataFrame, prices: Mapping[str, SlotPrice]) -> pd.DataFra
     hours = (frame["right"] - frame["left"]) / HOUR
     slot_hours = hours * frame["slots"]
     # Rows of idle time have no start and end of an allocation.
-    is_start = frame["left"] == frame["start"]
     is_end = frame["right"] == frame["end"]
     columns = {
-        "starts": is_start,
+        "starts": frame["left"] == frame["start"],
         "hours": hours.where(frame["start"].notna(), 0.0),
     }
     for stop in STOPS:

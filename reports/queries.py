@@ -363,4 +363,6 @@ def _add_hidden(trials: Sequence[Trial], entries: Sequence[Any]) -> None:
             while kind != "training" and end in spans:
                 kind, end = spans.pop(end)
             if kind == "training":
-                trial.reports.append(trial.reports[0]._replace(time=end, windows=0.0))
+                # Until the next one it was as long, if there is one.
+                _, later = spans.get(end, (kind, end))
+                trial.reports.append(TrainingReport(end, 0.0, seconds=(later - end) / SECOND))

@@ -91,17 +91,16 @@ def read_runs(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 def trial_runs(records: Records, frame: pd.DataFrame) -> list[Row]:
     """Return the trials that are in a bill."""
     totals = frame[frame["trial"] > 0].groupby("trial")[SUMS].sum(min_count=1)
-    runs = []
-    for trial in records.trials:
-        if trial.owner.trial in totals.index:
-            run = {
-                **trial.owner._asdict(),
-                "state": trial.state,
-                **trial.run,
-                **totals.loc[trial.owner.trial],
-            }
-            runs.append(run)
-    return runs
+    return [
+        {
+            **trial.owner._asdict(),
+            "state": trial.state,
+            **trial.run,
+            **totals.loc[trial.owner.trial],
+        }
+        for trial in records.trials
+        if trial.owner.trial in totals.index
+    ]
 
 
 def read_folders(texts: Sequence[str], region: str) -> tuple[list[Row], list[str]]:

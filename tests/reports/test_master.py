@@ -118,7 +118,7 @@ def test_a_start_that_saved_nothing_lost_its_work_and_not_its_start(report):
     speed = 100 * 256 / 300  # so that 100 steps take five minutes
     reports = [
         ("12:10", 100, speed),
-        ("12:20", 200, speed),
+        ("12:15", 200, speed),
         ("12:42", 100, speed),
         ("12:55", 200, speed),
     ]
