@@ -22,6 +22,8 @@ from detalbert.engine.rows import PackableWindows, Row, convert_row, pack_rows
 from detalbert.errors import Unavailable, UserError, first_line
 from detalbert.processes import CHILDREN
 
+_deaths: list[Unavailable] = []  # of worker processes of this process
+
 
 class PickledRows:
     """A batch (list of rows) from a worker process, its tensors as arrays."""
@@ -93,11 +95,16 @@ class RowLoader(DataLoader):
         batches = super().__iter__()
         if self.num_workers:
             _watch_workers()
+        deaths_before = len(_deaths)
         with _worker_errors():
             for batch in batches:
                 if isinstance(batch, UserError):
                     raise batch
                 yield batch.rows() if isinstance(batch, PickledRows) else batch
+                # The signal's own error may have been lost, and torch would wait without an end for
+                # the rest of a batch that the killed process had begun to send.
+                if len(_deaths) > deaths_before:
+                    raise _deaths[-1]
 
 
 class LazyLoader(DataLoader):
@@ -125,8 +132,12 @@ def _watch_workers() -> None:
     torch_handler: Any = signal.getsignal(signal.SIGCHLD)
 
     def handle(*signal_and_frame: object) -> None:
-        with _worker_errors():
-            torch_handler(*signal_and_frame)
+        try:
+            with _worker_errors():
+                torch_handler(*signal_and_frame)
+        except Unavailable as death:
+            _deaths.append(death)
+            raise
 
     signal.signal(signal.SIGCHLD, handle)
     atexit.register(signal.signal, signal.SIGCHLD, signal.SIG_DFL)  # multiprocessing ends the rest

@@ -1,5 +1,6 @@
 """Disks, folders and processes that fail beside a run: one line, and the next start resumes."""
 
+import contextlib
 import errno
 import gc
 import multiprocessing
@@ -48,6 +49,17 @@ def killed_while_reducing(patch, _):
     patch.setattr(AnswerReducer, "cross_slot_reduce", reduce)
 
 
+def killed_where_errors_are_lost(patch, _):
+    """As in a log's handler, a finalizer, or a library that expects an error of its own."""
+
+    def report():
+        with contextlib.suppress(Exception):
+            multiprocessing.active_children()[0].kill()
+            time.sleep(60)
+
+    at_report(patch, 1, report)
+
+
 def no_room_for_weights(patch, _):
     def save(*_, **__):
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
@@ -68,6 +80,7 @@ FAULTS = {
         lambda m, _: at_report(m, 1, lambda: multiprocessing.active_children()[0].kill()),
         "is killed by signal: Killed",
     ),
+    "lower hyperparameters.num_workers": (killed_where_errors_are_lost, "by signal: Killed"),
     "hyperparameters.num_workers": (killed_while_reducing, "is killed by signal: Killed"),
 }
 
