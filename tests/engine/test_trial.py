@@ -21,6 +21,7 @@ def norm(gradients):
 def test_the_optimizer_sees_the_gradients_of_the_mean_loss(tiny_config):
     change(tiny_config, model_config=NO_DROPOUT)
     with trial_of(tiny_config, max_grad_norm=0, max_tokens_per_forward=256) as trial:
+        assert trial.meter.epoch == trial.data.summary().windows / 8
         gradients = one_step(trial)
 
         batch = first_batch(trial)

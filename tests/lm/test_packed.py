@@ -158,3 +158,12 @@ def test_half_precision_sums_in_float32():
         gradients.append(typed_weight.grad.float())
     exact, half = gradients
     assert (half - exact).norm() < 5e-3 * exact.norm()
+
+
+@pytest.mark.parametrize(("kv_heads", "tiny_heads"), [(8, 4), (2, 2), (1, 1)])
+def test_the_tiny_model_shares_keys_among_heads_as_the_model_does(kv_heads, tiny_heads):
+    config = AutoConfig.for_model(
+        "llama", num_attention_heads=8, num_key_value_heads=kv_heads, hidden_size=64
+    )
+    small = packed.tiny_config(config)
+    assert (small.num_attention_heads, small.num_key_value_heads) == (4, tiny_heads)

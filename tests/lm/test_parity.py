@@ -295,6 +295,8 @@ def step_in_fp16(spoilt):
         next(model.parameters()).grad.to_local()[0] = float("inf")
     scaler.unscale_(optimizer)
     ShardedGradients(model).clip(1.0)
+    is_zero = not any(parameter.grad.to_local().any() for parameter in model.parameters())
+    assert is_zero == spoilt
     scaler.step(optimizer)
     scaler.update()
 

@@ -137,6 +137,12 @@ def test_another_task_is_of_no_experiment(report):
     assert {row["name"]: row["starts"] for row in rows} == {"albert-squad": 1, "notebook": 1}
 
 
+def test_what_has_no_windows_has_no_price_of_a_thousand(report):
+    ran = one(1, Held("1.t.0", "12:00", "12:30", ["i-a"]))
+    (row,) = report("cost", "--experiment", "1", of=Cluster(ran))["rows"]
+    assert (row["windows"], row["$/1,000 windows"]) == (0, None)
+
+
 def test_your_own_machines_have_hours_and_a_price_that_you_give(report):
     cluster = Cluster(
         one(1, Held("1.t.0", "12:00", "13:00", ["a"], "own"), slots=4),

@@ -11,14 +11,14 @@ from detalbert.squad.example import Example
 from tests.fakes.questions import read_questions
 
 
-def made_up(count, slope, offset=0.0, seed=1):
+def made_up(count, slope, offset=0.0, seed=1, wrong="oak"):
     """Return questions, lists and predictions: an answer with margin m is right with the
     probability sigmoid(slope * m + offset)."""
     rng = np.random.default_rng(seed)
     examples, n_best, predictions = [], {}, {}
     for number, margin in enumerate(rng.normal(1, 3, count).tolist()):
         is_right = rng.random() < 1 / (1 + np.exp(-slope * margin - offset))
-        answers = (("ash" if is_right else "oak", 0),)
+        answers = (("ash" if is_right else wrong, 0),)
         examples.append(Example(str(number), "", context="", question="", answers=answers))
         share = 1 / (1 + np.exp(-margin))
         n_best[str(number)] = [
@@ -122,3 +122,16 @@ def test_a_run_has_its_own_numbers_and_raw_goes_without(local_run, model):
         texts = [entry["text"] for entry in entries]
         assert texts == [entry["text"] for entry in raw.n_best[name]]
     assert answers.n_best != raw.n_best
+
+
+def test_what_is_right_in_part_is_wrong():
+    in_part = calibration.fit_calibration(*made_up(100, slope=0.4, wrong="ash wood"))
+    assert in_part == calibration.fit_calibration(*made_up(100, slope=0.4))
+
+
+def test_no_answer_may_have_no_offset_of_its_own():
+    _, n_best, _ = made_up(3, slope=0.4)
+    numbers = {calibration.SLOPE: 0.5, calibration.OFFSET: 0.1}
+    for entries in n_best.values():
+        expected = calibration.calibrated(entries, {**numbers, calibration.NULL_OFFSET: 0.0})
+        assert calibration.calibrated(entries, numbers) == expected

@@ -5,7 +5,9 @@ import datetime
 import multiprocessing
 import os
 import re
+import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -129,3 +131,14 @@ def test_an_error_of_one_rank_is_raised_on_all(kind):
             on_ranks(lambda: 3)
         assert type(raised.value) is kind
         assert raised.value.on_all_ranks
+
+
+def test_where_a_checkpoint_is_written_first():
+    folders = {
+        "shared_fs": Path("/determined_shared_fs"),
+        "directory": Path("/mnt/mine"),
+        "s3": Path(tempfile.gettempdir()),
+    }
+    for kind, folder in folders.items():
+        storage = {"type": kind, "container_path": "/mnt/mine", "host_path": "/tmp"}
+        assert preflight.checkpoint_folder(storage) == folder
