@@ -364,4 +364,6 @@ def _add_hidden(trials: Sequence[Trial], entries: Sequence[Any]) -> None:
             if kind == "training":
                 # Until the next one it was as long, if there is one.
                 _, later = spans.get(end, (kind, end))
-                trial.reports.append(TrainingReport(end, 0.0, seconds=(later - end) / SECOND))
+                trial.reports.append(
+                    TrainingReport(end, windows=0.0, seconds=(later - end) / SECOND)
+                )
