@@ -136,6 +136,7 @@ def test_every_command_of_a_page_runs(page, checkout):
             run(shortened(command), checkout)
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl: apt install curl")
 def test_a_new_users_hour(checkout):
     """From a spreadsheet to an endpoint; in the soak with all of the page's steps."""
     with socket.socket() as holder:  # bound, never listening: the system gives its port to nobody
