@@ -166,7 +166,7 @@ def allocation(number, exit="", task="t", **changes):
         pool="own",
         nodes=[],
         slots=8,
-        owner=Owner("e", experiment=9, trial=90),
+        owner=Owner("e", experiment=9, trial=1),
         exit=exit,
         **changes,
     )
@@ -196,7 +196,7 @@ def test_a_moment_between_two_allocations_is_of_the_first():
 )
 def test_what_an_allocation_lost(reason, stop, lost):
     trial = Trial(
-        owner=Owner("e", experiment=9, trial=90),
+        owner=Owner("e", experiment=9, trial=1),
         state="completed",
         allocations=[allocation(0, reason), allocation(1)],
         reports=[TrainingReport(moment(15), 1, 600), TrainingReport(moment(115), 1, 600)],
@@ -212,7 +212,7 @@ def test_what_an_allocation_lost(reason, stop, lost):
 def test_without_a_report_time_is_start_up_or_lost():
     """One was taken back before its work, one failed before it, and another task goes on."""
     trial = Trial(
-        owner=Owner("e", experiment=9, trial=90),
+        owner=Owner("e", experiment=9, trial=1),
         state="active",
         allocations=[
             allocation(0, LEFT),

@@ -197,6 +197,7 @@ def test_a_column_that_is_named_is_in_some_row(tmp_path):
     path = write(tmp_path / "a.jsonl", {**ASKED, "answer": "tar"})
     with pytest.raises(UserError, match="a.jsonl: no column 'Titel' .there: question, context, a"):
         read(path, columns={"title": "Titel"})
+    write(path, {**ASKED, "answerable": "no"})
     source = open_source(str(path), "test", Path("cache"), Reading(columns={"answers": "Labels"}))
     assert len(list(read_examples(source, answers_needed=False))) == 1
 
