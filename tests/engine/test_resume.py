@@ -1,6 +1,5 @@
 """What a checkpoint hands over to a restart: threads, budget, compiled layers, and what differs."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import torch
 
 from detalbert.engine import cpu, packed_trial, resume
 from detalbert.engine.cpu import set_threads
-from tests.conftest import TINY, TINY_PRETRAINING, in_soak, settings
+from tests.conftest import TINY, TINY_LM, TINY_PRETRAINING, in_soak, settings
 from tests.engine.trials import config_file, trial_of
 from tests.fakes.runs import newest, run, stop_after
 from tests.same_bits import differences
@@ -48,24 +47,22 @@ def logged(name, shown):
     return [line for line in shown.splitlines() if f": {name}  " in line]
 
 
+@pytest.mark.parametrize("base", [TINY, TINY_LM], ids=["qa", "lm"])
 def test_a_restart_computes_with_the_threads_that_the_run_began_with(
+    base,
     tmp_path,
     cache_dir,
     machine,
     monkeypatch,
     capsys,
 ):
-    small = [f"data.cache_dir={cache_dir}", "data.max_train_examples=100"]
-    small.append("data.max_validation_examples=9")
-    changes = settings(max_steps=4, num_workers=0, reporting_period=2)
-    for value in small:
-        changes += ["--set", value]
+    config = config_file(tmp_path, base, cache_dir, max_steps=4, reporting_period=2, threads="auto")
 
     def start(output, cores, status=0):
         """Start or restart a run; what is logged first of its threads."""
         machine.cores = cores
         machine.idle = float(cores)
-        assert run(Path("configs/local.yaml"), output, *changes) == status
+        assert run(config, output) == status
         return logged("threads", capsys.readouterr().err)[0]
 
     uncut = tmp_path / "uncut"
