@@ -28,6 +28,7 @@ def test_the_published_table_comes_out_of_price_and_time(report):
     assert single["dollars"] == pytest.approx(112.21, abs=0.005)
     assert eight["dollars"] == pytest.approx(4.7 * 24.48)
     assert round(many["dollars"]) == 47
+    assert many["on demand"] == pytest.approx(8 * 0.8 * 24.48)
     assert round(many["faster"]) == 46
     assert round(many["cheaper"] * 100) == 58
     assert many["$/1,000 windows"] == pytest.approx(many["dollars"] / 264.396)
