@@ -63,7 +63,7 @@ def fetch_records(args: argparse.Namespace) -> Records | None:
     with reaching(
         session.master,
         problem=f"the records of {session.master} cannot be read",
-        cure="ask for a shorter span, of a Determined master, as a user who may see them",
+        cure="use a Determined master and a user who may see them, or ask for a shorter span",
     ):
         reader = _Reader(session, now)
         ids = dict.fromkeys(args.experiment + reader.listed(args.workspace, args.project))
@@ -145,7 +145,7 @@ class _Reader:
                 trials += self.other(row)
         raw = self.ask("ResourceAllocationRaw", timestampAfter=first, timestampBefore=last)
         entries = raw.resourceEntries or []
-        _add_hidden(trials, entries)
+        _add_first_reports(trials, entries)
         return records._replace(trials=trials, machines=self.machines(entries))
 
     def other(self, row: Mapping[str, str]) -> Iterator[Trial]:
@@ -302,9 +302,9 @@ class _Reader:
             pools[pool.name] = pool
         return pools
 
-    def machines(self, raw: Sequence[Any]) -> list[MachineLife]:
-        """Return the lives of machines."""
-        entries = [
+    def machines(self, entries: Sequence[Any]) -> list[MachineLife]:
+        """Return the lives of the machines among the master's raw entries."""
+        lives = [
             MachineLife(
                 name=entry.username,
                 start=parse_time(entry.startTime),
@@ -312,11 +312,11 @@ class _Reader:
                 slots=entry.slots or 0,
                 launched=entry.kind == "instance",
             )
-            for entry in raw
+            for entry in entries
             # A name that begins so is of a spot request that waits.
             if entry.kind in ("agent", "instance") and not entry.username.startswith("sir-")
         ]
-        frame = pd.DataFrame(entries, columns=MachineLife._fields)
+        frame = pd.DataFrame(lives, columns=MachineLife._fields)
         agents = frame[~frame["launched"].astype(bool)]
 
         # A restart of the master splits the record of a machine that it launched. Of one that was
@@ -345,9 +345,11 @@ class _Reader:
         return parse_time(text) if text else self.now
 
 
-def _add_hidden(trials: Sequence[Trial], entries: Sequence[Any]) -> None:
-    """Add behind a trial's reports when the first of each allocation was. The master hides the
-    reports of one that saved no step when a later one has taken these steps.
+def _add_first_reports(trials: Sequence[Trial], entries: Sequence[Any]) -> None:
+    """Append the first report of each allocation to its trial's reports, from the raw entries.
+
+    The master hides the reports of an allocation that saved no step when a later one has taken the
+    same steps; its raw entries still say when they were.
     """
     experiments = {trial.owner.experiment for trial in trials if trial.reports}
     # What a trial did, by its begin: the start of an allocation, or the end of what was before.

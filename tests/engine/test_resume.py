@@ -61,7 +61,6 @@ def test_a_restart_computes_with_the_threads_that_the_run_began_with(
     def start(output, cores, status=0):
         """Start or restart a run; what is logged first of its threads."""
         machine.cores = cores
-        machine.idle = float(cores)
         assert run(config, output) == status
         return logged("threads", capsys.readouterr().err)[0]
 
