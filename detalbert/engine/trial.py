@@ -4,42 +4,7 @@ Subclasses accumulate the gradients: encoders run row by row and all-reduce once
 language models are sharded (lm/). `train_batch` does the rest of a step. One batch of
 the loader is one optimizer step, so a checkpoint never falls between two accumulations; the price
 is that Determined's own gradient aggregation, scaling and averaging are not used.
-
-From `python train.py` to a changed weight, below the root or detalbert/:
-
-    train.py                 run_locally
-    settings/experiment.py   load                           reads the YAML, applies --set
-    workloads.py             choose                         here model_def.FINE_TUNING
-    training/workload.py     Workload.read                  returns the hyperparameters
-    training/checkpoints.py  find_checkpoint                the newest complete one, if any
-    training/workload.py     Training.load                  loads data, derives steps and periods
-    data.py                  SquadData.load                 both splits, or their cache
-    squad/questions.py       read_examples
-    squad/windows.py         build_windows                  of at most max_seq_length tokens
-    train.py                 train_locally
-    model_def.py             SquadTrial.__init__            builds the model
-    engine/trial.py          StepTrial.__init__             precision, gradients, schedule
-    engine/packed_trial.py   PackedTrial.prepare_gradients  one buffer for all gradients
-    engine/optim.py          build_optimizer
-    training/controller.py   Controller.run                 Determined's loop
-    engine/order.py          TrainOrder.__init__            shuffles each epoch, by the seed
-    engine/order.py          Steps.__iter__                 this rank's windows of each step
-    engine/loaders.py        PackedRows.__getitem__         packs them into rows
-    engine/rows.py           micro_batches                  of at most max_tokens_per_forward
-    engine/trial.py          StepTrial.train_batch          one optimizer step: all until Schedule
-    engine/trial.py          seed_step                      dropout by seed, step and rank
-    engine/gradients.py      FlatGradients.zero
-    engine/packed_trial.py   PackedTrial.add_gradients      forward and backward, row by row
-    model_def.py             SquadTrial.row_loss
-    engine/attention.py      packed_attention               inside each window
-    engine/forward.py        row_losses                     cross-entropy of each window
-    engine/trial.py          StepTrial.backward
-    engine/gradients.py      FlatGradients.clip             norm over all ranks
-    engine/optim.py          RAdam.step_group               changes the weights
-    training/schedule.py     Schedule.at                    report, validation, checkpoint, stop?
-
-With several slots FlatGradients.average sums the buffer between `backward` and `clip`: the only
-communication of a step. On a cluster `run_on_cluster` of train.py is the beginning.
+docs/a-step.md lists the functions from a YAML file to a changed weight.
 """
 
 import dataclasses
