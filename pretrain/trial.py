@@ -55,8 +55,16 @@ class PretrainTrial(PackedTrial[PretrainHParams, PretrainRow]):
         self.reducer = context.wrap_reducer(ScoreReducer(held_out), for_training=False)
 
     def guess_loss(self) -> float:
-        order_loss = math.log(2) if self.hparams.sentence_order else 0.0
-        return super().guess_loss() + order_loss
+        """Return the loss of a model that gives all tokens, both orders and all places of a span
+        the same probability.
+        """
+        examples = self.data.train
+        loss = super().guess_loss()
+        if examples.hparams.sentence_order:
+            loss += math.log(2)
+        if examples.hparams.span_fraction > 0:
+            loss += math.log(examples.lengths.mean())
+        return loss
 
     def build_training_data_loader(self) -> torch.utils.data.DataLoader:
         examples = self.data.train

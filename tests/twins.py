@@ -3,7 +3,7 @@
     python -m tests.twins 40 --load 2                  # configs/local.yaml
     python -m tests.twins 10 --load 2 --processes 2    # two gloo processes
     python -m tests.twins 10 --load 2 --config pretrain_local
-    python -m tests.twins 10 --load 2 --bert           # a BERT with dropout
+    python -m tests.twins 10 --load 2 --set data.max_train_examples=500
 
 Each is a shipped config, cut to 120 steps and 200 validation questions. The load is processes that
 multiply matrices, one thread each.
@@ -18,20 +18,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.conftest import ROOT, settings
+from tests.conftest import ROOT
 from tests.same_bits import Case, hashes, train
 
 STEPS = 120
-BERT = {
-    "model_type": "bert",
-    "hidden_size": 128,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 512,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-}
-FEW = ["--set", "data.max_validation_examples=200"]
 
 
 @contextlib.contextmanager
@@ -53,13 +43,10 @@ def main():
     parser.add_argument("--load", type=int, default=0, help="busy processes beside them")
     parser.add_argument("--processes", type=int, default=1, help="of a run")
     parser.add_argument("--config", default="local", help="a name in configs/")
-    parser.add_argument("--bert", action="store_true", help="train a BERT with dropout")
+    parser.add_argument("--set", action="append", default=[], help="of train.py")
     args = parser.parse_args()
     os.environ.pop("LOKY_MAX_CPU_COUNT", None)  # as many threads as a user has
-    options = [*FEW]
-    if args.bert:
-        options += settings(model=None, model_config=BERT)
-        options += ["--set", "data.tokenizer=embedded/albert-tiny"]
+    options = [f"--set={text}" for text in ["data.max_validation_examples=200", *args.set]]
     case = Case(args.config, STEPS, processes=args.processes, options=tuple(options))
     seen = collections.Counter()
     with tempfile.TemporaryDirectory() as name, busy(args.load):

@@ -8,10 +8,10 @@ from tests.cluster.planted import problems
 @pytest.fixture
 def folder(tmp_path):
     """A folder to be uploaded, of which .detignore leaves some out."""
-    for name in ("own.csv", "sub/a.csv", "data/mine.csv", "runs/local/config.json", "own/b.json"):
+    for name in ("own.csv", "sub/a.csv", "data/mine.csv", "data/b.csv", "runs/local/a", "own/b"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
-    (tmp_path / ".detignore").write_text("/data/\n/runs/\n")
+    (tmp_path / ".detignore").write_text("/data/\n!/data/b.csv\n/runs/\n")
     return tmp_path
 
 
@@ -26,6 +26,7 @@ SOURCES = {
     "/mnt/mine.csv": "",
     "mounted/mine.csv": "",
     "data/mine.csv": "is not uploaded: .detignore leaves it out; move it, to questions/",
+    "data/b.csv": "data/b.csv is not uploaded",  # as its folder is left out
     "gone.csv": "gone.csv: no such file in ",
     "./gone.jsonl.gz": "no such file in ",
 }
@@ -39,10 +40,13 @@ MODELS = {
     "/mnt/model": "",
     "mounted/model": "",
 }
-CASES = [("data.train", *row) for row in SOURCES.items()]
-CASES += [("data.text", *row) for row in SOURCES.items()]
-CASES += [("hyperparameters.model", *row) for row in MODELS.items()]
-CASES += [("data.tokenizer", *row) for row in MODELS.items()]
+KEYS = {
+    "data.train": SOURCES,
+    "data.text": SOURCES,
+    "hyperparameters.model": MODELS,
+    "data.tokenizer": MODELS,
+}
+CASES = [(key, *row) for key, rows in KEYS.items() for row in rows.items()]
 
 
 @pytest.mark.parametrize(("key", "address", "problem"), CASES)

@@ -8,6 +8,7 @@ from io import BytesIO
 
 import pandas
 import pytest
+from datasets import Dataset
 
 from detalbert.addresses import zstd
 from detalbert.corpus.text import open_texts, read_documents
@@ -90,6 +91,13 @@ def test_it_is_read(have, tmp_path):
     files, source, data = READ[have]
     write_files(tmp_path, files)
     assert read(tmp_path, source, **data) == TEXTS
+
+
+def test_a_name_of_the_hub_is_a_data_set(tmp_path, monkeypatch):
+    rows = Dataset.from_list(ROWS)
+    monkeypatch.setattr("detalbert.hub.load_rows", lambda name, **keys: rows)
+    ((unit,),) = open_texts(documents_config([{"source": "org/text"}], tmp_path))
+    assert list(read_documents(unit, Counter())) == TEXTS
 
 
 # What is there, the source, and what the line names.

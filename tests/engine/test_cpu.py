@@ -7,8 +7,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from detalbert.engine.cpu import CpuGelu, drop
+from detalbert.engine.cpu import CpuDropout, CpuGelu, drop
+from detalbert.engine.forward import Forward
+from tests.fakes.encoders import make_model
 
 formula = partial(F.gelu, approximate="tanh")
 
@@ -46,6 +49,14 @@ def test_every_lane_of_a_number_drops_at_the_rate(rate):
     different_lanes = ~torch.eye(4, dtype=torch.bool)
     expected = [(1 - rate) ** 2] * 12
     assert together[different_lanes].tolist() == pytest.approx(expected, abs=0.006)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_each_dropout_of_a_model_is_this_one_unless_torch_compiles_it(compiled):
+    model = make_model()
+    Forward(model, "fp32", torch.device("cpu"), compiled=compiled)
+    kinds = {type(module) for module in model.modules() if isinstance(module, nn.Dropout)}
+    assert kinds == {nn.Dropout if compiled else CpuDropout}
 
 
 def test_at_the_highest_rate_one_number_of_65_536_stays():

@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 
 from detalbert.squad.encoding import named_tokenizer
+from pretrain.data import PretrainText
 from pretrain.examples import NO_LABEL, ExampleOrder
-from tests.fakes.text import TOKENIZER, contexts, make_examples, read_examples, text_config, write
+from tests.fakes.text import (
+    TOKENIZER,
+    contexts,
+    make_examples,
+    read_examples,
+    text_config,
+    tiny,
+    write,
+)
 
 
 def assert_of_document(example, tokens, vocabulary):
@@ -54,8 +63,19 @@ def test_examples_keep_to_their_document(tmp_path):
     assert 0.12 < masked_tokens / total_tokens <= 0.16
 
 
-def test_without_sentence_order_an_example_is_one_segment(tmp_path):
+def test_that_few_windows_have_an_order_is_said(tmp_path):
+    """Two of five have two sentences."""
+    lines = [f"Ship {n}." + " It sank." * (n % 5 < 2) for n in range(200)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    data = {"text": str(tmp_path / "a.txt"), "tokenizer": TOKENIZER, "cache_dir": str(tmp_path)}
+    text = PretrainText.load({**data, "article": "line", "validation_fraction": 0.2}, tiny())
+    assert "two sentences or more: " in text.summary().lines["order"]
+
+
+def test_without_sentence_order_and_spans_an_example_is_one_segment(tmp_path):
+    assert make_examples(tmp_path, sentence_order=False, span_fraction=0.1).pairs
     examples = make_examples(tmp_path, sentence_order=False)
+    assert not examples.pairs
     example = examples.make(0, 0)
     assert example["sop_labels"] == NO_LABEL
     assert not example["token_type_ids"].any()

@@ -50,6 +50,7 @@ def test_a_step_prints_the_mean_over_its_labels(keys, cache_dir, tmp_path):
             batch = first_batch(trial)
             with torch.no_grad():
                 means = means_over_labels(trial, batch)
+            assert trial.guess_loss() == pytest.approx(sum(means), rel=0.02)  # untrained
             trial.train_batch(batch, 0, 0)
             report = trial.meter.cross_slot_reduce([trial.meter.per_slot_reduce()])
         printed[len(batch)] = report["loss"]

@@ -162,24 +162,27 @@ def test_scores_of_a_language_are_those_of_mlqa(language):
 
 
 @pytest.mark.parametrize(
-    ("language", "prediction", "gold", "overlap"),
+    ("language", "prediction", "gold", "overlap", "group"),
     [
-        ("ja", "東京都庁", "東京都", 6 / 7),
-        ("ja", "「カメラ」", "カメラ", 1),
-        ("th", "กรุงเทพ", "กรุง", 8 / 11),
-        ("km", "ភ្នំពេញ", "ភ្នំពេញ។", 1),
-        ("lo", "ວຽງຈັນ", "ວຽງ", 6 / 9),
-        ("my", "ရန်ကုန်", "ရန်ကုန်။", 1),
-        ("fr", "« la Seine »", "la Seine", 1),
-        ("fr", "la Seine", "Seine", 2 / 3),
-        ("en", "“Seine”", "Seine", 0),
+        ("ja", "東京都庁", "東京都", 6 / 7, "span too long"),
+        ("ja", "「カメラ」", "カメラ", 1, ""),
+        ("th", "กรุงเทพ", "กรุง", 8 / 11, "span too long"),
+        ("km", "ភ្នំពេញ", "ភ្នំពេញ។", 1, ""),
+        ("lo", "ວຽງຈັນ", "ວຽງ", 6 / 9, "span too long"),
+        ("my", "ရန်ကုန်", "ရန်ကုန်။", 1, ""),
+        ("fr", "« la Seine »", "la Seine", 1, ""),
+        ("fr", "la Seine", "Seine", 2 / 3, "span too long"),
+        ("en", "“Seine”", "Seine", 0, "other span"),
+        ("en", "Sein", "the Seine", 0, "span too short"),
+        ("en", "Loire", "Seine", 0, "other span"),
+        ("en", "the", "Seine", 0, "other span"),
     ],
 )
 def test_overlap_is_of_characters_without_spaces_and_else_of_words(
-    language, prediction, gold, overlap
+    language, prediction, gold, overlap, group
 ):
     assert f1(prediction, gold, language) == pytest.approx(overlap)
-    assert (find_group([gold], prediction, language) == "") == (overlap == 1)
+    assert find_group([gold], prediction, language) == group
 
 
 def test_abstaining_is_right_in_every_language_where_there_is_no_answer():
