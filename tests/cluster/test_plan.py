@@ -189,46 +189,10 @@ def test_a_pools_name_breaks_no_line(printed, tmp_path):
 
 
 # Arguments behind the config's, and words of the one line.
-MISTAKES = [
-    ("--together 1", "unrecognized arguments: --together"),
-    ("--any --ask", "not allowed with"),
-    ("--master none.yaml", "none.yaml: no such file"),
-    ("--master configs/local.yaml", "not a master config"),
-    ("--master cluster/master-efa.yaml --price-pool home=g5.xlarge", "known: efa-p4d-24xlarge"),
-    ("--master cluster/kubernetes-values.yaml", "not a master config"),
-    ("--master cluster/master-local.yaml", "give --price-pool POOL=INSTANCE or --any"),
-    ("--master cluster/master-aws-spot.yaml", "AWS launches no p3.16xlarge since 25 May 2026"),
-    ("--region mars", "mars: no such region"),
-    ("--deadline soon", "--deadline soon: expected a number"),
-    ("--deadline -1", "--deadline -1: expected a number from"),
-    ("--budget 0", "--budget 0: expected a number from"),
-    (
-        "--master cluster/master-efa.yaml --price-pool home",
-        "--price-pool home: names no machine; expected POOL=INSTANCE",
-    ),
-    (
-        "--master cluster/master-efa.yaml --price-pool home=p9.large",
-        "p9.large: no price in us-east-1",
-    ),
-    (
-        "--master cluster/master-efa.yaml --price-pool home=p5.48xlarge:sport",
-        "expected INSTANCE or INSTANCE:spot",
-    ),
-    ("--price-pool home=p5.48xlarge", "--price-pool: of no pool; give --master or --ask, too"),
-    ("--set hyperparameters", "expected key.path=value"),
-    ("--set hyperparameters.epoch=3", "hyperparameters.epoch: unknown key; did you mean 'epochs'"),
-    ("--set hyperparameters.max_steps=0", "max_steps"),
-    ("--set hyperparameters.model=bert-base-uncased", "give a folder with its config.json"),
-    ("--set data.train=mine.csv", "max_steps: not set, and the data is not read"),
-    ("--set resources.slots_per_trial=0", "slots_per_trial: trains on no GPU; use 1 or more"),
-    ("--set resources.slots_per_trial=8.5", "resources.slots_per_trial: 8.5 is not"),
-    ("--set searcher=3", "configs/modern8.yaml: searcher: 3 is not"),
-    ("--html no/such/folder/p.html", "cannot write"),
-    ("--html README.md", "README.md: it would be replaced"),
-]
+MISTAKES = yaml.safe_load(Path(__file__).with_name("plan_mistakes.yaml").read_text())
 
 
-@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES.items())
 def test_a_mistake_is_one_line(arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert plan.main(["configs/modern8.yaml", *arguments.split(" ", 3)]) == 2

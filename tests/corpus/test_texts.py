@@ -108,7 +108,6 @@ REFUSED = {
         "index.json",
         "no 'text' .there: shards.*text_key",
     ),
-    "t07 megatron": ({"a.bin": b"x", "a.idx": b"x"}, "", "no file of .txt"),
     "t10 wikitext": (
         {"wiki.train.tokens": b"x"},
         "wiki.train.tokens",

@@ -1,15 +1,18 @@
 """`runs`: folders and trials, best first, and the keys in which they differ."""
 
 import json
+import re
 from argparse import Namespace
 
 import pytest
 
+from reports.__main__ import main
 from reports.bill import bill
 from reports.forms import write
 from reports.records import Owner, Records, Trial
 from reports.runs import trial_runs
-from tests.fakes.records import ON_DEMAND, Cluster, Held, Ran, Tried
+from tests.conftest import ROOT
+from tests.fakes.records import ON_DEMAND, Cluster, FakeRecords, Held, Ran, Tried
 from tests.reports.conftest import SPEED, write_run
 from tests.reports.test_bill import NOW, POOLS, PRICES, allocation, moment
 
@@ -106,7 +109,16 @@ SEARCH = Ran(
     name="search",
     searcher={"metric": "f1", "smaller_is_better": False},
 )
+PRINTED = json.loads((ROOT / "tests" / "golden" / "reports.json").read_text())
 LIVES = [("i-9.a", "12:00", "12:52"), ("i-9.b", "12:00", "13:10"), ("i-9.c", "12:00", "12:30")]
+
+
+@pytest.mark.parametrize(("command", "lines"), PRINTED.items(), ids=PRINTED)
+def test_what_is_printed_of_a_search(command, lines, capsys):
+    with FakeRecords(Cluster({9: SEARCH}, instances=LIVES, agents=LIVES)) as master:
+        assert main([command, "--experiment", "9", "--master", master.url]) == 0
+    text = re.sub(" until .*", "", capsys.readouterr().out)  # now
+    assert text.strip().splitlines() == lines
 
 
 def test_trials_of_a_search_are_best_first_beside_their_cost(report):
