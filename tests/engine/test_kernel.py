@@ -118,3 +118,13 @@ def test_torch_2_10_has_the_usual_scale_and_no_window(monkeypatch, scaling, loca
     query = torch.zeros(1, 2, 3, 16, dtype=torch.float16)
     options = kernel.AttentionOptions(dropout=0.0, scaling=scaling, causal=False, local=local)
     assert kernel.supports(query, options) == supported
+
+
+@pytest.mark.parametrize(
+    ("size", "dropout", "supported"), [(256, 0.0, True), (264, 0.0, False), (16, 0.1, False)]
+)
+def test_it_has_heads_of_256_and_no_dropout(monkeypatch, size, dropout, supported):
+    monkeypatch.setattr(kernel, "OPTIONS", frozenset({"window_size"}))
+    query = torch.zeros(1, 2, 3, size, dtype=torch.bfloat16)
+    options = kernel.AttentionOptions(dropout=dropout, scaling=None, causal=False, local=None)
+    assert kernel.supports(query, options) == supported

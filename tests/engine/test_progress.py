@@ -93,4 +93,4 @@ def test_other_ranks_say_nothing(clock, capsys, monkeypatch):
 def test_what_does_not_fit_a_line_is_left_out():
     values = {"loss": "0.4471", "norm": "1" * 100, "mfu": "0.48"}
     assert format_line("step 40/850", values) == "step 40/850  loss 0.4471  mfu 0.48"
-    assert format_line("step 40/850", values, room=25) == "step 40/850  loss 0.4471"
+    assert format_line("step 40/850", values, room=24) == "step 40/850  loss 0.4471"

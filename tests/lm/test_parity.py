@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict as parts
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from detalbert.engine import optim
@@ -42,6 +43,9 @@ class Job:
         config = tiny("llama", tie_word_embeddings=tied)
         self.causal_loss = build_causal_model(config, make_mesh(layout, CPU), seed)
         self.model = self.causal_loss.model
+        # Each layer is gathered alone.
+        for layer in self.model.model.layers:
+            assert isinstance(layer, FSDPModule) == (layout.shard > 1)
         groups = optim.parameter_groups(self.model, 0.1)
         self.optimizer = optim.build_optimizer("adamw", groups, 3e-3)
 

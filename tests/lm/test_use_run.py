@@ -11,13 +11,14 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import predict
+from detalbert.corpus.vocabulary import train_byte_bpe
 from lm.data import LmText
 from lm.hparams import parse_lm_hparams
 from lm.inference.saved import open_saved
 from tests.fakes.checkpoints import CheckpointMaster, Stored
 from tests.fakes.no_models import refused
 from tests.fakes.runs import metrics, newest
-from tests.lm.ranks import documents_sums
+from tests.lm.ranks import documents_sums, tiny
 
 LENGTH = 32  # of the run's windows
 UUID = "aaaaaaaa-1111-2222-3333-444444444444"
@@ -106,3 +107,9 @@ def test_what_is_refused(lm_run, tmp_path, capsys):
     (damaged / "manifest.json").unlink()
     refused(["--model", damaged, *command], "does not load as a language model", capsys)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_of_others_has_windows_of_1024_tokens_at_most(tmp_path):
+    tiny("llama", max_position_embeddings=4096).save_pretrained(tmp_path)
+    train_byte_bpe(["the ship sank"] * 5, 300).save_pretrained(tmp_path)
+    assert open_saved(tmp_path).hparams.max_seq_length == 1024

@@ -168,101 +168,18 @@ def test_a_column_that_is_named_is_in_some_row(tmp_path):
     assert len(list(read_examples(source, answers_needed=False))) == 1
 
 
-NO_START = {"answers": [{"text": "tar", "answer_start": 44.5}]}
-# Rows, what is said of the first of them, and the columns that are named.
-REFUSED = {
-    "no context": (
-        [{"question": "?", "Context ": LEDGER}],
-        "line 1: no column 'context' (there: question, Context ); name it in data.columns: "
-        "{context: ...}; did you mean 'Context '?",
-    ),
-    "twice": (
-        [{**ASKED, "Answer": "tar", "answer": "tar"}],
-        "line 1: Answer and answer could be the answer; name it in data.columns",
-    ),
-    "passed over": (
-        [{**ASKED, "answer": "tar", "answer start": 72}],
-        "line 1: column 'answer start' may be the answer_start, and is not read; set data.columns: "
-        "{answer_start: answer start}",
-    ),
-    "offset": (
-        [{**ASKED, "answer": "tar", "char_offset": 72}],
-        "column 'char_offset' may be the answer_start",
-    ),
-    "flag": (
-        [{**ASKED, "answer": "tar", "answerable": "no"}],
-        "column 'answerable' may be the is_impossible",
-    ),
-    "no answers": (
-        [{**ASKED, "Antwort": "tar"}],
-        "no column 'answer' (there: question, context, Antwort)",
-    ),
-    "flattened": (
-        [{**ASKED, "answers.text": "tar"}],
-        "no column 'answer' (there: question, context, answers.text)",
-    ),
-    "in a label": (
-        [{**ASKED, "answers": [{"text": "tar", "startOffset": 72}]}],
-        "'startOffset' is not read; write answer_start",
-    ),
-    "no text": (
-        [{**ASKED, "answers": [{"start": 72, "end": 75}]}],
-        "an answer needs a 'text' (there: start, end)",
-    ),
-    "lengths": (
-        [{**ASKED, "answers": {"text": ["tar"], "answer_start": [1, 2]}}],
-        "answers: 1, of answer_start: 2",
-    ),
-    "half": ([{**ASKED, **NO_START}], "answer_start is 44.5; write a number"),
-    "true": ([{**ASKED, "answer": True}], "an answer needs a text, and this is True"),
-    "flag's word": (
-        [{**ASKED, "answer": "tar", "is_impossible": "maybe"}],
-        "is_impossible is 'maybe'; write true or false",
-    ),
-    "both": (
-        [{**ASKED, "answer": "tar", "is_impossible": 1}],
-        "is_impossible, and it has the answer 'tar'",
-    ),
-    "misplaced": (
-        [{**ASKED, "answers": [{"text": "tar", "answer_start": 45}]}],
-        "question 1: answer 'tar' is not at character 45 (there: 'ar,')",
-    ),
-    "second": (
-        [{**ASKED, "answer": ["tar", "salt"], "answer_start": [72, 1]}],
-        "answer 'salt' is not at character 1",
-    ),
-    "before": ([{**ASKED, "answer": "tar", "answer_start": -7}], "is not at character -7"),
-    "elsewhere": ([{**ASKED, "answer": "oil"}], "answer 'oil' is not in its context"),
-    "printed": (
-        [{**ASKED, "answers": "{'text': ['tar'], 'answer_start': [44]}"}],
-        "is not in its context",
-    ),
-    "blank": ([{**ASKED, "question": " ", "answer": ""}], "its question is empty"),
-    "list": ([{**ASKED, "context": [LEDGER], "answer": ""}], "its context is no text but ['On"),
-    "surrogate": ([{**ASKED, "question": "\ud800", "answer": ""}], "half a character"),
-    "same id": ([{**LABELLED, **ASKED}] * 2, "line 2: question a: another question has this id"),
-    "number": (
-        [{**ASKED, "answer": "", "id": "2"}, {**ASKED, "answer": "", "id": ""}],
-        "line 2: question 2: another",
-    ),
-    "shape": ([squad("What?")], "line 1: not of SQuAD's shape, paragraphs > context, qas"),
-    "other context": (
-        [{"paragraphs": [{"text": LEDGER, "qas": []}]}],
-        "name its context in data.columns",
-    ),
-    "no question": ([squad()], "no usable question"),
-}
+REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())["cases"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_fault_is_one_line_with_its_place(name, tmp_path):
-    rows, problem = REFUSED[name]
+    case = REFUSED[name]
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in case["rows"]))
     with pytest.raises(UserError) as error:
         read(path)
     assert str(error.value).startswith(f"{path}: ")
-    assert problem in str(error.value)
+    assert case["says"] in str(error.value)
 
 
 def test_ten_faults_are_listed_or_left_out(tmp_path):

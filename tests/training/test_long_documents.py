@@ -64,7 +64,8 @@ def test_a_share_of_the_windows_without_the_answer_makes_an_epoch(share, long_co
     assert misses.sum() > 30
     assert (~misses & ~has_answer).sum() > 30  # of questions without an answer
     assert misses[windows.example_index == 0].all()
-    assert np.array_equal(windows.holds_answer == 0, misses)
+    expected = np.where(np.array(answerable)[windows.example_index], has_answer, -1)
+    assert np.array_equal(windows.holds_answer, expected)
 
     summary = data.summary()
     assert summary.windows == len(windows) - round((1 - share) * misses.sum())
