@@ -113,10 +113,10 @@ PRINTED = json.loads((ROOT / "tests" / "golden" / "reports.json").read_text())
 LIVES = [("i-9.a", "12:00", "12:52"), ("i-9.b", "12:00", "13:10"), ("i-9.c", "12:00", "12:30")]
 
 
-@pytest.mark.parametrize(("command", "lines"), PRINTED.items(), ids=PRINTED)
-def test_what_is_printed_of_a_search(command, lines, capsys):
+@pytest.mark.parametrize(("arguments", "lines"), PRINTED.items(), ids=PRINTED)
+def test_what_is_printed_of_a_search(arguments, lines, capsys):
     with FakeRecords(Cluster({9: SEARCH}, instances=LIVES, agents=LIVES)) as master:
-        assert main([command, "--experiment", "9", "--master", master.url]) == 0
+        assert main([*arguments.split(), "--master", master.url]) == 0
     text = re.sub(" until .*", "", capsys.readouterr().out)  # now
     assert text.strip().splitlines() == lines
 
