@@ -76,8 +76,8 @@ def _point(run: Row) -> Row:
     hparams = run["config"].get("hyperparameters") or {}
     data = run["config"].get("data") or {}
     parts = [
-        hparams.get("model") or f"albert-{hparams.get('size')}",
-        data.get("train") or data.get("shards") or data.get("text"),
+        hparams.get("model") or hparams.get("size") or "model_config",
+        data.get("train") or data.get("shards") or data.get("text") or data.get("documents"),
         run.get("machine"),
         f"{hparams.get('num_workers', 'default')} loader workers",
     ]

@@ -31,7 +31,7 @@ def test_runs_of_equal_examples_are_a_series_per_number_of_loader_workers(report
     answer = report("scaling", str(tmp_path))
 
     rows = measured(answer)
-    names = [f"albert-tiny, a.json, {workers} loader workers" for workers in (0, 4)]
+    names = [f"tiny, a.json, {workers} loader workers" for workers in (0, 4)]
     sizes = [(row["series"], row["N"]) for row in rows]
     assert sizes == [(names[0], 1), (names[0], 2), (names[1], 1)]
     assert [row["seconds"] for row in rows] == pytest.approx([64, 3200 / 75, 80])
@@ -47,7 +47,7 @@ def test_a_label_is_the_name_of_a_series(report, tmp_path, monkeypatch):
     for name in ("plain", "seed=1"):
         write(tmp_path / name, slots=1, rate=50.0, steps=200)
     rows = measured(report("scaling", "mine=plain", "seed=1"))
-    assert [row["series"] for row in rows] == ["mine", "albert-tiny, a.json, 0 loader workers"]
+    assert [row["series"] for row in rows] == ["mine", "tiny, a.json, 0 loader workers"]
 
 
 def test_short_runs_and_those_of_other_lengths_have_no_efficiency(report, tmp_path):
