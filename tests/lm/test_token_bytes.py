@@ -14,7 +14,7 @@ SPACE = "\u2581"
 
 
 def as_fast(tokenizer):
-    tokenizer.add_special_tokens([END])
+    tokenizer.add_special_tokens([END, "<|pad|>"])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
 
 

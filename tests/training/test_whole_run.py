@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.conftest import ROOT, settings
 from tests.engine.trials import config_file
-from tests.fakes.runs import metrics, run
+from tests.fakes.runs import metrics, newest, run
 from tests.training.test_dry_run import WORKLOADS
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "runs.json").read_text())
@@ -55,6 +55,8 @@ def test_what_a_run_prints_and_writes(workload, tmp_path, capsys):
 
     assert lines_of(capsys.readouterr().err, tmp_path) == golden["log"]
     assert files_of(output) == golden["files"]
+    model = json.loads((newest(output) / "pretrained" / "config.json").read_text())
+    assert model["architectures"] == golden["architectures"]
     scalars = scalars_of(output)
     for name, values in golden["scalars"].items():
         assert scalars[name] == pytest.approx(values, rel=0.01), name
