@@ -17,6 +17,7 @@ from tests.conftest import TINY_LM, configured, settings
 from tests.fakes.damage import rewrite
 from tests.fakes.runs import metrics, newest, refusal, run, steps_of, train_into, wait_for
 from tests.same_bits import differences, of_checkpoint
+from tests.training.test_whole_run import scalars_of
 
 VOCABULARY = 320
 PART = "shard-00002-model-00001-of-00001.safetensors"  # rank 1's
@@ -36,6 +37,8 @@ def test_a_run_learns_and_says_how_well(plain, tmp_path):
     assert best["perplexity"] < 0.2 * VOCABULARY
     assert best["bits_per_byte"] < best["baseline_bits_per_byte"]
     assert best["accuracy"] > 10
+    trained = scalars_of(tmp_path / "out")["training/accuracy"][-1]
+    assert trained == pytest.approx(best["accuracy"], rel=0.5)
 
 
 def test_scores_are_of_all_ranks_and_by_source():
