@@ -1,10 +1,12 @@
 """Token shards of a language model: the very text; what is refused; an own tokenizer."""
 
 import copy
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from detalbert.corpus.read import Shards
 from detalbert.corpus.write import write_shards
@@ -37,6 +39,19 @@ def test_validation_documents_of_their_own_are_held_out(tmp_path):
     shards = write(tmp_path / "a.txt", tmp_path, validation_documents=str(tmp_path / "b.txt"))
     assert read_back(shards, "train") == ["Train."]
     assert read_back(shards, "validation") == ["Held out."]
+
+
+def test_a_document_is_what_the_tokenizers_call_gives_and_its_end():
+    """Of a tokenizer that begins a text with a token."""
+    tokenizer = copy.deepcopy(byte_tokenizer())
+    end = tokenizer.eos_token_id
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{tokenizer.eos_token} $A", special_tokens=[(tokenizer.eos_token, end)]
+    )
+    columns = DocumentKind(tokenizer).tokenize(TEXTS)
+    rows = [[*tokenizer(text)["input_ids"], end] for text in TEXTS]
+    assert columns["tokens"].tolist() == [*itertools.chain(*rows)]
+    assert columns["document_ptr"].tolist() == [*map(len, rows)]
 
 
 def test_ids_beyond_two_bytes(tmp_path):

@@ -136,27 +136,13 @@ def test_squad_is_read_alike_in_every_form(golden_dir, tmp_path):
     assert (counts[REPEATED], counts[INSIDE]) == (140, 2)
 
 
-# A file's rows, keys of `data:`, and the texts of its first answers.
-COLUMNS = [
-    (
-        {"Frage": "Was?", "Text": LEDGER, "Antwort": "tar"},
-        {"question": "Frage", "context": "Text", "answer": "Antwort"},
-        ("tar",),
-    ),
-    (
-        {"context_text": LEDGER, "qas": [{"q": "?", "answers": ["tar", "salt"]}]},
-        {"context": "context_text", "question": "q"},
-        ("tar", "salt"),
-    ),
-    (squad({"Q": "?", "A": "tar"}), {"question": "Q", "answer": "A"}, ("tar",)),
-    ({**ASKED, "answer": "salt", "no_answer": "false"}, {"is_impossible": "no_answer"}, ("salt",)),
-]
+COLUMNS = yaml.safe_load(Path(__file__).with_name("columns.yaml").read_text())["cases"]
 
 
-@pytest.mark.parametrize(("row", "columns", "texts"), COLUMNS, ids=str)
-def test_columns_by_other_names(row, columns, texts, tmp_path):
-    (example,) = read(write(tmp_path / "a.jsonl", row), columns=columns)
-    assert tuple(text for text, _ in example.answers) == texts
+@pytest.mark.parametrize("case", COLUMNS, ids=str)
+def test_columns_by_other_names(case, tmp_path):
+    (example,) = read(write(tmp_path / "a.jsonl", case["row"]), columns=case["columns"])
+    assert [text for text, _ in example.answers] == case["texts"]
 
 
 def test_a_column_that_is_named_is_in_some_row(tmp_path):
